@@ -22,7 +22,6 @@ EXTRAS = {
     "tokenizers": "llm",
     "httptools": "service",
     "python_multipart": "service",
-    "trl": "finetune",
     "peft": "finetune",
     "datasets": "hub",
     "gymnasium": "rl",

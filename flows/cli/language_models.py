@@ -43,9 +43,6 @@ def serve(
             help="vLLM's GPU memory during training: 0 retained, 1 offloaded to RAM, 2 discarded."
         ),
     ] = 1,
-    trainer: Annotated[
-        str, typer.Option(help="Trainer of fine-tuning jobs: plain, trl, or auto (by model).")
-    ] = "auto",
     lora_rank: Annotated[
         int, typer.Option(help="Rank of LoRA adapters; 0: train all weights.")
     ] = 0,
@@ -57,6 +54,10 @@ def serve(
     micro_batch_size: Annotated[
         int | None,
         typer.Option(help="Number of examples of a batch in memory at the same time."),
+    ] = None,
+    supervised_weight: Annotated[
+        float | None,
+        typer.Option(help="Weight of supervision beside DPO (default: 0.2 for small models)."),
     ] = None,
     keep_checkpoints: Annotated[
         int | None, typer.Option(help="Number of last epochs whose models are kept (default: all).")
@@ -73,7 +74,8 @@ def serve(
     """
     options: dict[str, object] = {"home": home, "host": host, "port": port, "model": model or None}
     options |= {"name": name, "engine": engine, "max-loras": max_loras, "sleep-level": sleep_level}
-    options |= {"trainer": trainer, "micro-batch-size": micro_batch_size, "threads": threads}
+    options |= {"micro-batch-size": micro_batch_size, "threads": threads}
+    options |= {"supervised-weight": supervised_weight}
     options |= {"lora-rank": lora_rank, "lora-alpha": lora_alpha, "lora-dropout": lora_dropout}
     options |= {"keep-checkpoints": keep_checkpoints, "keep-days": keep_days}
     _become_service(options)

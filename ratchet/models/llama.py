@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ratchet.errors import DataError
+from ratchet.models.folders import WEIGHTS_FILE
 from ratchet.models.llama_shape import LlamaShape
 
 _GROWTH = 32  # tokens by which a full cache is extended
@@ -299,6 +302,11 @@ class PlainLlama(nn.Module):
     def weights(self) -> dict[str, Tensor]:
         """Return the weights by their names in transformers."""
         return {name: view.detach().contiguous() for name, view in self._targets().items()}
+
+    def save(self, folder: Path) -> None:
+        """Write the weights in float32, by their names in transformers."""
+        weights = {name: tensor.float() for name, tensor in self.weights().items()}
+        save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load weights as returned by :meth:`weights`."""

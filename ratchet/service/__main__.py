@@ -35,9 +35,9 @@ def main() -> int:
             engine=arguments.engine,
             max_loras=arguments.max_loras,
             sleep_level=arguments.sleep_level,
-            trainer=arguments.trainer,
             lora=Lora(arguments.lora_rank, arguments.lora_alpha, arguments.lora_dropout),
             micro_batch_size=arguments.micro_batch_size,
+            supervised_weight=arguments.supervised_weight,
             retention=RetentionRules(arguments.keep_checkpoints, arguments.keep_days),
             api_key=os.environ.get(API_KEY_VARIABLE),
             embedded=arguments.embedded,
@@ -70,11 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sleep-level", type=int, default=1, help="0, 1, 2: vllm's memory while a job trains"
     )
-    parser.add_argument("--trainer", default="auto", help="of fine-tuning jobs: auto, plain, trl")
     parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
     parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")
     parser.add_argument("--micro-batch-size", type=int, help="examples in memory at a time")
+    parser.add_argument(
+        "--supervised-weight", type=float, help="of supervision beside DPO; default: by model"
+    )
     parser.add_argument(
         "--keep-checkpoints", type=int, help="of each job or training session; default: all"
     )

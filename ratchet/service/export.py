@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from ratchet.errors import LanguageServiceError
-from ratchet.language_models.engines.hugging_face_model import save_merged
+from ratchet.language_models.local.network import save_merged
 from ratchet.service.database import Database
 from ratchet.service.models import find_stored_model
 from ratchet.service.settings import ServiceSettings

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.language_models.engines.adapters import AdapterBase, weights_print
+from ratchet.language_models.local.adapters import AdapterBase, weights_print
 from ratchet.service.api.errors import ApiError, not_found
 from ratchet.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.service.database import UNFINISHED, Database, record_deleted

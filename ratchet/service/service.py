@@ -16,8 +16,7 @@ from ratchet.service.database import Database
 from ratchet.service.files import FileStore
 from ratchet.service.jobs.history import JobHistory
 from ratchet.service.jobs.jobs import JobStore
-from ratchet.service.jobs.runner import JobRunner
-from ratchet.service.jobs.trainer_choice import PLAIN_TRAINER, JobTrainer
+from ratchet.service.jobs.runner import TRAINER, JobRunner
 from ratchet.service.models import BROUGHT, ModelRegistry, StoredModel
 from ratchet.service.settings import RetentionRules, ServiceSettings
 from ratchet.service.training_sessions.records import RUN_SESSION, TINKER
@@ -133,7 +132,7 @@ class ModelService:
         base: StoredModel,
         make_engine: Callable[[], Engine],
         *,
-        trainer: JobTrainer = PLAIN_TRAINER,
+        trainer: str = TRAINER,
         further: Mapping[str, Callable[[], Path]] | None = None,
     ) -> None:
         self.settings = settings
@@ -142,7 +141,7 @@ class ModelService:
         self.database = Database(settings.database_file)
         self.files = FileStore(self.database, folder / "files", limits)
         self.models = ModelRegistry(self.database, settings.models_folder, base, further)
-        self.jobs = JobStore(self.database, self.files, self.models, limits, trainer)
+        self.jobs = JobStore(self.database, self.files, self.models, limits)
         self.history = JobHistory(self.database)
         self.training = TrainingSessions(self.database, self.models, folder / "training")
         self.batcher = Batcher(
@@ -153,7 +152,9 @@ class ModelService:
             forget=self.batcher.forget,
         )
         self.runner = JobRunner(
-            *(self.database, self.files, self.models, folder / "jobs", trainer),
+            *(self.database, self.files, self.models, folder / "jobs"),
+            defaults=settings.job_defaults,
+            trainer=trainer,
             tidy=retention.sweep,
             memory=self.batcher.asleep,
         )

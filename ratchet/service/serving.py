@@ -27,8 +27,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ratchet.errors import LanguageServiceError, ParameterError
 from ratchet.language_models.engines.interface import Engine
+from ratchet.lazy import require_packages
+from ratchet.models.llama_shape import plain_shape
+from ratchet.models.lora import Lora
 from ratchet.service.api.app import create_app
-from ratchet.service.jobs.trainer_choice import choose_trainer
 from ratchet.service.launch import (
     ADDRESS_FILE,
     STARTING_FILE,
@@ -82,11 +84,10 @@ def serve(settings: ServiceSettings) -> None:
                 write_atomically(starting, f"{work}: step {done} of {steps}")
 
         base = find_base_model(settings, show_step)
+        require_peft(settings.lora, base.folder)
         write_atomically(starting, f"Starting the engine of {base.id}")
-        trainer = choose_trainer(settings, base.folder)
         service = ModelService(
             *(settings, base, lambda: make_engine(settings)),
-            trainer=trainer,
             further=further_models(settings),
         )
         instance = secrets.token_hex(8)
@@ -103,6 +104,12 @@ def serve(settings: ServiceSettings) -> None:
         ready = service.batcher.ready
         if ready.done() and (error := ready.exception()) is not None:
             raise LanguageServiceError(f"The engine {settings.engine!r} did not start: {error}")
+
+
+def require_peft(lora: Lora, base: Path) -> None:
+    """Raise MissingPackageError if jobs would train adapters that PEFT runs, and it is missing."""
+    if lora.rank and (lora.dropout or plain_shape(base) is None):
+        require_packages(["peft"], f"LoRA of {base.name}")
 
 
 class _Server(uvicorn.Server):

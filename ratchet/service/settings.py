@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
 from ratchet.errors import ParameterError
 from ratchet.models.lora import Lora
+from ratchet.service.training.job_folder import HyperParameterValue
+from ratchet.service.training.plan import MICRO_BATCH_PARAMETER, SUPERVISED_WEIGHT_PARAMETER
 
 API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 BASE_MODEL = "ratchet-tiny"
 SMALL_MODEL = "ratchet-tiny-small"
 """Of half the width: learns the training examples, but hardly generalises."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?")
-TrainerName = Literal["auto", "plain", "trl"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +101,12 @@ class ServiceSettings:
     sleep_level
         How ``vllm`` releases its memory while a job trains: 1 moves the weights to main memory, 2
         reloads them, 0 releases nothing.
-    trainer
-        The trainer of fine-tuning jobs: ``plain``, ``trl``, or ``auto``: the plain loop for models
-        that plain torch runs, TRL for all others and for LoRA.
     lora
-        Default trainable part of a model.
+        The trainable part of a model in fine-tuning jobs that do not choose one.
     micro_batch_size
         Default number of examples in memory during training; None for a complete batch.
+    supervised_weight
+        Default weight of supervision beside DPO; None to choose it by the model.
     retention
         Retention rules; by default all is retained.
     api_key
@@ -123,9 +123,9 @@ class ServiceSettings:
     engine: str = "torch"
     max_loras: int = 4
     sleep_level: int = 1
-    trainer: TrainerName = "auto"
     lora: Lora = field(default_factory=Lora)
     micro_batch_size: int | None = None
+    supervised_weight: float | None = None
     retention: RetentionRules = field(default_factory=RetentionRules)
     api_key: str | None = field(default=None, repr=False)
     embedded: bool = False
@@ -144,9 +144,6 @@ class ServiceSettings:
                 f"name: got {self.name!r}, expected letters, digits, '.', '_' or '-', such as model"
                 " or org/model."
             )
-        if self.trainer not in get_args(TrainerName):
-            known = ", ".join(get_args(TrainerName))
-            raise ParameterError(f"trainer: got {self.trainer!r}, expected one of {known}.")
         if self.max_loras < 1 or self.sleep_level not in (0, 1, 2):
             raise ParameterError(
                 f"Got max_loras {self.max_loras} and sleep_level {self.sleep_level}, expected 1 or"
@@ -156,11 +153,20 @@ class ServiceSettings:
             raise ParameterError(
                 f"micro_batch_size: got {self.micro_batch_size}, expected 1 or more."
             )
-        if self.trainer == "plain" and self.lora.rank:
+        if self.supervised_weight is not None and not 0 <= self.supervised_weight <= 100:
             raise ParameterError(
-                f"The plain trainer trains all weights, but got lora_rank {self.lora.rank}. Use"
-                " --trainer trl, or no --lora-rank."
+                f"supervised_weight: got {self.supervised_weight}, expected 0 to 100."
             )
+
+    @property
+    def job_defaults(self) -> Mapping[str, HyperParameterValue]:
+        """The hyper-parameters of fine-tuning jobs that do not set them."""
+        defaults = {} if self.lora == Lora() else self.lora.as_hyperparameters()
+        if self.micro_batch_size is not None:
+            defaults[MICRO_BATCH_PARAMETER] = self.micro_batch_size
+        if self.supervised_weight is not None:
+            defaults[SUPERVISED_WEIGHT_PARAMETER] = self.supervised_weight
+        return defaults
 
     @property
     def is_loopback(self) -> bool:

@@ -32,7 +32,6 @@ PACKAGES = (
     "networkx",
     "safetensors",
     "transformers",
-    "trl",
     "peft",
     "openai",
     "prefect",

@@ -45,7 +45,7 @@ def base(tmp_path, monkeypatch):
 def serving(home, base):
     """Run ``ratchet llm serve`` until the end of the block."""
     options = ["--home", str(home), "--model", str(base), "--port", "0"]
-    options += ["--trainer", "trl", "--lora-rank", str(RANK)]
+    options += ["--lora-rank", str(RANK)]
     process = subprocess.Popen([*RATCHET, "llm", "serve", *options], env={**os.environ})
     try:
         file, deadline = home / "llm" / "service.json", time.monotonic() + 300

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ratchet.language_models.engines.hugging_face_model import read_network
+from ratchet.language_models.local.network import read_network
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).parents[2]
-LANGUAGE_MODELS = ROOT / "ratchet" / "language_models"
 SOURCES = [
     path
     for package in ("ratchet", "trainers", "tasks", "flows")
@@ -64,7 +63,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ratchet.language_models.engines.hugging_face_model import read_network, with_adapters
+from ratchet.language_models.local.network import read_network, with_adapters
 
 folder = Path(sys.argv[1])
 with ThreadPoolExecutor(2) as executor:
@@ -85,9 +84,8 @@ def test_all_code_that_creates_pretrained_models_holds_the_lock():
 
 
 def test_language_models_import_transformers_and_peft_holding_the_lock():
-    in_its_own_process = LANGUAGE_MODELS / "service" / "training" / "trl"
-    files = [path for path in LANGUAGE_MODELS.rglob("*.py") if path.parent != in_its_own_process]
-    assert unlocked(files, imports) == []
+    packages = (ROOT / "ratchet" / "language_models", ROOT / "ratchet" / "service")
+    assert unlocked([path for each in packages for path in each.rglob("*.py")], imports) == []
 
 
 def unlocked(files, statements):

@@ -18,7 +18,6 @@ import uvicorn
 
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.service.api.app import create_app
-from ratchet.service.jobs.trainer_choice import JobTrainer
 from ratchet.service.launch import ServiceAddress
 from ratchet.service.models import StoredModel
 from ratchet.service.service import ModelService
@@ -36,7 +35,7 @@ class RunningService:
     """A service in threads of this process."""
 
     def __init__(
-        self, home, engine, *, lora=None, model=None, trainer=None, further=None, **settings
+        self, home, engine, *, model=None, trainer="fake_trainer", further=None, **settings
     ):
         folder = model or home / "tiny"
         if model is None:
@@ -45,7 +44,6 @@ class RunningService:
         self.engine = engine
         self.settings = ServiceSettings(home=home, **settings)
         base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
-        trainer = trainer or JobTrainer("fake_trainer", lora)
         parts = (self.settings, base, lambda: engine)
         self.service = ModelService(*parts, trainer=trainer, further=further)
         self.app = create_app(self.service, instance="test")

@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file, save_file
 
-from ratchet.language_models.engines.model_folder import save_llama
+from ratchet.language_models.local.loading import PlainLanguageModel
 from ratchet.models.llama import PlainLlama
+from ratchet.models.llama_shape import plain_shape
 from ratchet.scenarios.code_validation.tiny_model import pretraining, vocabulary
 from ratchet.seeding import torch_generator
 
@@ -25,8 +26,16 @@ def write_micro_model(folder, *, scale=0.3, **figures):
     (folder / "config.json").write_text(json.dumps(shape.as_config() | end))
     model = PlainLlama(shape)
     model.initialise(torch_generator(0, "micro"), scale)
-    save_llama(model, folder)
+    model.save(folder)
     return folder
+
+
+def trainable_model(folder, adapters=()):
+    """Return a small Llama as a job trains it."""
+    device = torch.device("cpu")
+    return PlainLanguageModel.read(
+        folder, plain_shape(folder), device, adapters, shares_prompts=False
+    )
 
 
 def write_adapter(folder, base, name, *, seed=0, **config):

@@ -9,15 +9,15 @@ import sqlite3
 
 import pytest
 import torch
-from micro_model import ALPHA, RANK, write_adapter, write_micro_model
+from micro_model import ALPHA, RANK, trainable_model, write_adapter, write_micro_model
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import DataError, LanguageServiceError
-from ratchet.language_models.engines.adapters import AdapterBase, weights_print
-from ratchet.language_models.engines.hugging_face_model import load_model
 from ratchet.language_models.engines.interface import GenerationRequest
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.engines.torch_engine import TorchEngine
+from ratchet.language_models.local.adapters import AdapterBase, weights_print
+from ratchet.language_models.local.loading import load_frozen_model
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
 from ratchet.service.api.errors import ApiError
 from ratchet.service.database import Database
@@ -69,7 +69,7 @@ def test_answers_equal_the_merged_models_bit_for_bit(registry, base, tmp_path):
             weights[name] = weights[name] + (b @ a) * (ALPHA / RANK)
     merged = shutil.copytree(base, tmp_path / "merged")
     save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
-    trained = load_model(second.complete_folder, second.adapters, training=True).llama.weights()
+    trained = trainable_model(second.complete_folder, second.adapters).llama.weights()
     assert all(torch.equal(trained[name], tensor) for name, tensor in weights.items())
 
     engine = TorchEngine()
@@ -124,7 +124,7 @@ def test_a_base_of_another_model_is_not_deleted(registry):
 def test_adapters_of_other_kinds_are_refused(base, tmp_path, config, complaint):
     write_adapter(tmp_path / "adapter", base, "micro", **config)
     with pytest.raises(DataError, match=complaint):
-        load_model(base, [tmp_path / "adapter"], training=False)
+        load_frozen_model(base, [tmp_path / "adapter"])
 
 
 def test_an_adapter_to_another_shape_is_refused(base, tmp_path):
@@ -132,7 +132,7 @@ def test_an_adapter_to_another_shape_is_refused(base, tmp_path):
     more = {name.replace("layers.0", "layers.7"): tensor for name, tensor in tensors.items()}
     save_file(more, tmp_path / "adapter" / "adapter_model.safetensors")
     with pytest.raises(DataError, match=r"layers.7.* which its base has not"):
-        load_model(base, [tmp_path / "adapter"], training=False)
+        load_frozen_model(base, [tmp_path / "adapter"])
 
 
 def test_a_model_can_be_exported_without_adapters(registry, base, tmp_path):
@@ -143,8 +143,8 @@ def test_a_model_can_be_exported_without_adapters(registry, base, tmp_path):
         connection.execute("VACUUM INTO ?", (str(home / "llm" / "service.sqlite3"),))
     export_model(home, "second", tmp_path / "out" / "second")
     second = registry.get("second")
-    now = load_model(second.complete_folder, second.adapters, training=True).llama.weights()
-    written = load_model(tmp_path / "out" / "second", training=True).llama.weights()
+    now = trainable_model(second.complete_folder, second.adapters).llama.weights()
+    written = trainable_model(tmp_path / "out" / "second").llama.weights()
     assert all(torch.equal(written[name], tensor) for name, tensor in now.items())
     assert ChatTokenizer(tmp_path / "out" / "second").end_ids == ChatTokenizer(base).end_ids
     export_model(home, "micro", tmp_path / "out" / "base")
@@ -161,7 +161,7 @@ def test_a_model_can_be_exported_without_adapters(registry, base, tmp_path):
 def test_the_plain_trainer_trains_an_adapter_like_the_merged_model(registry, base, tmp_path):
     second = registry.get("second")
     merged = shutil.copytree(base, tmp_path / "merged")
-    llama = load_model(second.complete_folder, second.adapters, training=True).llama
+    llama = trainable_model(second.complete_folder, second.adapters).llama
     save_file(llama.weights(), merged / "model.safetensors", metadata={"format": "pt"})
     chat = [{"role": "user", "content": "same"}, {"role": "assistant", "content": "add"}]
     file = tmp_path / "examples.jsonl"

@@ -18,9 +18,9 @@ from micro_model import write_micro_model
 from tokenizers import AddedToken
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.chat_template import joined
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.engines.torch_engine import TorchEngine
+from ratchet.language_models.local.chat_template import joined
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
 from ratchet.scenarios.code_validation.tiny_model import vocabulary
 

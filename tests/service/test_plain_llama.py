@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from micro_model import write_micro_model
+from micro_model import trainable_model, write_micro_model
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.hugging_face_model import load_model
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.loading import load_frozen_model
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.folders import read_json
 from ratchet.models.llama_shape import LlamaShape
@@ -32,7 +32,7 @@ def test_logits_equal_those_of_transformers(tmp_path, figures):
     folder = write_micro_model(tmp_path / "m", **figures)
     ids = torch.randint(300, (3, 40), generator=torch.Generator().manual_seed(0))
     theirs = AutoModelForCausalLM.from_pretrained(folder).double()(ids).logits
-    llama = load_model(folder, training=False).llama
+    llama = load_frozen_model(folder).llama
     # transformers rotates and normalises in float32 for any type of weights
     torch.testing.assert_close(llama.logits(llama(ids)), theirs, rtol=1e-4, atol=1e-4)
 
@@ -45,7 +45,7 @@ def test_saved_models_load_in_transformers_with_nothing_missing(tmp_path):
     _, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    load_model(folder, training=True).save(tmp_path / "again")
+    trainable_model(folder).save(tmp_path / "again")
     first, second = ((f / "model.safetensors").read_bytes() for f in (folder, tmp_path / "again"))
     assert first == second
 
@@ -79,7 +79,7 @@ def test_words_of_the_game_are_one_token_each():
 
 
 def test_incremental_decoding_equals_a_full_forward_pass(tmp_path):
-    llama = load_model(write_micro_model(tmp_path / "m"), training=False).llama
+    llama = load_frozen_model(write_micro_model(tmp_path / "m")).llama
     ids = torch.randint(300, (2, 50), generator=torch.Generator().manual_seed(1))
     logits, cache = llama.start(ids[:, :9], torch.ones(2, 9, dtype=torch.bool))
     whole = llama.logits(llama(ids))
@@ -104,7 +104,7 @@ def test_weights_that_do_not_match_the_configuration_are_refused(tmp_path):
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace('"hidden_size": 16', '"hidden_size": 20'))
     with pytest.raises(DataError, match="belong together"):
-        load_model(folder, training=False)
+        load_frozen_model(folder)
 
 
 def test_a_folder_without_tokenizer_is_refused(tmp_path):

@@ -12,8 +12,8 @@ import pytest
 from micro_model import write_micro_model
 from tools_template import CALLS_TOOLS
 
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.engines.torch_engine import TorchEngine
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.service.api.chat_responses import read_calls
 from ratchet.service.api.schemas.formats import FunctionTool
 from ratchet.service.api.schemas.strict_json import closed

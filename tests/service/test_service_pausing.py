@@ -10,7 +10,7 @@ import pytest
 from micro_model import write_micro_model
 
 from ratchet.language_models.engines.torch_engine import TorchEngine
-from ratchet.service.jobs.trainer_choice import PLAIN_TRAINER
+from ratchet.service.jobs.runner import TRAINER
 
 MODEL = "ratchet-tiny"
 
@@ -80,7 +80,7 @@ def test_the_plain_trainers_checkpoints_can_be_called_as_models(
     tmp_path, running_service, upload, wait_for
 ):
     folder = write_micro_model(tmp_path / "micro")
-    options = {"model": folder, "trainer": PLAIN_TRAINER}
+    options = {"model": folder, "trainer": TRAINER}
     service = running_service(tmp_path, TorchEngine(), **options)
     with service.serving(), service.client() as client:
         strong = {"n_epochs": 4, "batch_size": 5, "learning_rate_multiplier": 20}

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.engines.adapters import AdapterBase
+from ratchet.language_models.local.adapters import AdapterBase
 from ratchet.service.settings import RetentionRules, ServiceSettings
 
 DAY = 86400

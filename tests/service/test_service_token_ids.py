@@ -12,9 +12,9 @@ from micro_model import write_micro_model
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.engines.interface import GenerationRequest
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage, ChatRequest
 
 MODEL = "ratchet-tiny"

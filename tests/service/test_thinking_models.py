@@ -15,7 +15,7 @@ from ratchet.rollouts.transcripts import report_transcripts
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.code_validation.tiny_model.corpus import verifier_system
 from ratchet.scenarios.code_validation.tiny_model.players import draw_exercise
-from ratchet.service.jobs.trainer_choice import PLAIN_TRAINER
+from ratchet.service.jobs.runner import TRAINER
 from ratchet.service.training import train as training
 from ratchet.service.training.job_folder import TrainingJob
 from trainers.registry import trainer_class
@@ -48,9 +48,7 @@ def service(tmp_path_factory, running_service):
     plan = {"n_epochs": 30, "learning_rate_multiplier": 5.0}
     TrainingJob("j", "supervised", str(base), str(job / "chats.jsonl"), None, plan, 3).write(job)
     training.train(job)
-    made = running_service(
-        home / "service", TorchEngine(), model=job / "model", trainer=PLAIN_TRAINER
-    )
+    made = running_service(home / "service", TorchEngine(), model=job / "model", trainer=TRAINER)
     with made.serving() as service:
         yield service
 

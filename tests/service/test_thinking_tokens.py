@@ -8,7 +8,7 @@ import pytest
 from micro_model import write_micro_model
 from thinking_template import FORGETS, MUST_THINK, THINKS
 
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
 from ratchet.service.training.tokens import read_preferences, read_supervised
 

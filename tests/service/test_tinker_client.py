@@ -400,6 +400,6 @@ def test_texts_end_samples_with_the_token_that_completes_them(micro_served, tink
 
 
 def _decoder(micro_served):
-    from ratchet.language_models.engines.tokenizer import ChatTokenizer
+    from ratchet.language_models.local.tokenizer import ChatTokenizer
 
     return ChatTokenizer(micro_served.service.models.base.folder).decode

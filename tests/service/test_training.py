@@ -5,15 +5,14 @@ import math
 
 import pytest
 import torch
-from micro_model import write_micro_model
+from micro_model import trainable_model, write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.engines.hugging_face_model import load_model
 from ratchet.language_models.engines.interface import GenerationRequest
-from ratchet.language_models.engines.model_folder import PlainModel
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.engines.torch_engine import TorchEngine
+from ratchet.language_models.local.loading import PlainLanguageModel
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.supervision import SupervisedLoss
 from ratchet.service.training import train as training
@@ -132,14 +131,14 @@ def test_each_epoch_records_the_validation_loss(tmp_path, base, method):
     events, _ = read_training_events(tmp_path / "b")
     told = [event.step for event in events if "valid_loss" in event.metrics]
     assert told == [len(events) // 2, len(events)]
-    tokenizer, model = ChatTokenizer(base), load_model(base, training=True)
+    tokenizer, model = ChatTokenizer(base), trainable_model(base)
     file = tmp_path / "b" / "validation.jsonl"
     if method == "supervised":
         loss = SupervisedLoss(model, read_supervised(file, tokenizer, model.context_length))
     else:
         read = read_preferences(file, tokenizer, model.context_length)
-        loss = PreferenceLoss(model, read, 0.1, tokenizer.end_ids)
-    trained = load_model(tmp_path / "b" / "model", training=True)  # the other is the reference
+        loss = PreferenceLoss(model, read, 0.1, supervision=training.SUPERVISION)
+    trained = trainable_model(tmp_path / "b" / "model")  # the other is the reference
     with torch.no_grad():
         for mine, theirs in zip(model.parameters(), trained.parameters(), strict=True):
             mine.copy_(theirs)
@@ -211,14 +210,9 @@ def test_hyperparameters_must_be_positive_numbers(tmp_path, base, value):
         run_job(tmp_path / "j", base, CHATS, n_epochs=value)
 
 
-def test_adapters_are_refused_by_this_trainer(tmp_path, base):
-    with pytest.raises(ParameterError, match="trains all weights"):
-        run_job(tmp_path / "j", base, CHATS, lora_rank=2)
-
-
 def test_supervised_loss_is_the_mean_cross_entropy_of_the_reply(tmp_path, base):
     sequences = examples(write_lines(tmp_path / "f", [chat("same", ACCEPT)]), base)
-    model = load_model(base, training=True)
+    model = trainable_model(base)
     ids = torch.tensor([sequences[0].ids])
     scores = model.llama.logits(model.llama(ids)).log_softmax(-1)[0]
     count = int(sum(sequences[0].weights))
@@ -231,8 +225,8 @@ def test_preference_loss_without_supervision_is_dpo(tmp_path, base):
     file = write_lines(tmp_path / "f", [pair("same", ACCEPT, REJECT), pair("x", "add", "same 4")])
     tokenizer = ChatTokenizer(base)
     pairs = read_preferences(file, tokenizer, 1024)
-    model = load_model(base, training=True)
-    loss = PreferenceLoss(model, pairs, 0.3, tokenizer.end_ids, supervision=0.0)
+    model = trainable_model(base)
+    loss = PreferenceLoss(model, pairs, 0.3, supervision=0.0)
     assert float(loss([0, 1])[0].detach()) == pytest.approx(math.log(2), abs=1e-6)
     reference = [(score(model, p.preferred), score(model, p.non_preferred)) for p in pairs]
     with torch.no_grad():
@@ -249,26 +243,13 @@ def test_preference_loss_without_supervision_is_dpo(tmp_path, base):
 
 
 def score(model, sequence):
-    """Return the log-probability of the reply without its end token."""
+    """Return the log-probability of the reply with its end token."""
     with torch.no_grad():
         ids = torch.tensor([sequence.ids])
         scores = model.llama.logits(model.llama(ids)).log_softmax(-1)[0]
         count = int(sum(sequence.weights))
-        places = range(len(sequence.ids) - count, len(sequence.ids) - 1)
+        places = range(len(sequence.ids) - count, len(sequence.ids))
         return float(sum(scores[place - 1, sequence.ids[place]] for place in places))
-
-
-@pytest.mark.slow
-def test_transformers_models_are_trained_and_load_again(tmp_path, base, monkeypatch):
-    from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel
-
-    monkeypatch.setattr(
-        training,
-        "load_model",
-        lambda folder, _, training: HuggingFaceModel(folder, training=training),
-    )
-    run_job(tmp_path / "j", base, CHATS, n_epochs=30, learning_rate_multiplier=5.0)
-    assert answers_of(tmp_path / "j" / "model", ["same", "differ"]) == [ACCEPT, REJECT]
 
 
 def test_control_tokens_in_messages_are_trained_as_text(tmp_path, base):
@@ -299,9 +280,9 @@ def test_micro_batches_give_the_same_step(tmp_path, base, monkeypatch, method, k
     lines = (kinds * 5)[:14]  # batches of 8 and 6
     run_job(tmp_path / "whole", base, lines, method, batch_size=8, n_epochs=3)
     read = []
-    at_once = PlainModel.chosen_logits
+    at_once = PlainLanguageModel.chosen_logits
     monkeypatch.setattr(
-        PlainModel,
+        PlainLanguageModel,
         "chosen_logits",
         lambda self, ids, chosen: read.append(len(ids)) or at_once(self, ids, chosen),
     )

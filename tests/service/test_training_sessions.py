@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import StatusError
-from ratchet.language_models.engines import hugging_face_model
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.training_service import (
@@ -27,6 +26,7 @@ from ratchet.models.lora import Lora
 from ratchet.service.api.errors import ApiError
 from ratchet.service.api.routes.models import add_model
 from ratchet.service.models import StoredModel
+from ratchet.service.training import trained_model
 from ratchet.service.training_sessions import sessions
 from ratchet.service.training_sessions.state import SessionState
 
@@ -335,10 +335,10 @@ def test_transformers_models_train_like_small_ones(tmp_path, model, monkeypatch)
     pytest.importorskip("peft")
     start = StoredModel(MODEL, model, MODEL)
     expected = SessionState(start, Lora(), 0).forward_backward(EXAMPLES, "ppo", {})
-    monkeypatch.setattr(hugging_face_model, "plain_shape", lambda _: None)
+    monkeypatch.setattr(trained_model, "plain_shape", lambda _: None)
     for rank in (0, 3):
         state, made = SessionState(start, Lora(rank=rank), 5), []
-        head = state._model._model.get_output_embeddings()
+        head = state._model._whole.get_output_embeddings()
         hook = head.register_forward_hook(lambda *given, made=made: made.append(given[2].shape[:2]))
         found = state.forward_backward(EXAMPLES, "ppo", {})
         hook.remove()
@@ -370,7 +370,7 @@ def test_common_prompts_are_computed_once(model, rank):
     for shares in (True, False):
         state, read = SessionState(StoredModel(MODEL, model, MODEL), Lora(rank=rank), 5), []
         if not shares:
-            state._model.shares_prompts = False
+            state._model._shares_prompts = False
         llama = state._model.llama
         inside = llama.read_behind
         llama.read_behind = lambda *given, r=read, f=inside: r.append(len(given[0])) or f(*given)

@@ -25,8 +25,8 @@ from trainers.named import NamedTrainer, TrainerTraits
 if TYPE_CHECKING:
     from ratchet.language_models.endpoints import ModelAddress
     from ratchet.language_models.engines.rollouts import RolloutEngine
-    from ratchet.language_models.engines.tokenizer import ChatTokenizer
     from ratchet.language_models.local.model import LanguageModel
+    from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.rollouts.trajectory import Trajectory

@@ -15,8 +15,8 @@ from ratchet.algorithms.language.metrics import log_advantages, log_rollout_metr
 from ratchet.errors import DataError, StateError
 from ratchet.language_models.endpoints import EMBEDDED, ModelAddress
 from ratchet.language_models.engines.rollouts import Completion, RolloutEngine, SampleRequest
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.local.model_locations import find_model
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.client import RatchetClient
 from ratchet.language_models.training_service.interface import (
     OptimizerSettings,
@@ -35,7 +35,6 @@ from trainers.language.remote_settings import ServiceConfig, check_loss, check_s
 from trainers.language.remote_update import PolicyWeighing, update_metrics
 
 if TYPE_CHECKING:
-    from ratchet.language_models.engines.model_folder import RolloutModel
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.language_models.training_service.interface import TrainingService
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -288,7 +287,7 @@ class _ServiceEngine:
         """Return completions in the order of the requests."""
         return self._trainer.sample(requests)
 
-    def update(self, model: RolloutModel) -> None:
+    def update(self, model: LanguageModel) -> None:
         """Do nothing: the service has the weights."""
 
 

@@ -34,8 +34,8 @@ from trainers.language.ranks.rows import RankShare, of_rows
 from trainers.results import add_metrics
 
 if TYPE_CHECKING:
-    from ratchet.language_models.engines.tokenizer import ChatTokenizer
     from ratchet.language_models.local.model import LanguageModel, TokenScores
+    from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from trainers.language.ranks.group import Ranks
@@ -408,8 +408,8 @@ class SelfHostedTrainer(BaseTrainer):
 
     def save_whole_model(self, folder: Path) -> None:
         """Write the current model with all its weights: an adapter is merged into them."""
-        from ratchet.language_models.engines.adapters import AdapterBase
-        from ratchet.language_models.engines.hugging_face_model import save_merged
+        from ratchet.language_models.local.adapters import AdapterBase
+        from ratchet.language_models.local.network import save_merged
 
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
             saved = Path(name) / "model"

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.engines.model_folder import GeneratingModel, GenerationCache, pad_left
 from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
 from ratchet.language_models.engines.sampling import nucleus, pick, uniforms
+from ratchet.language_models.local.model import GenerationCache, LanguageModel, pad_left
 
 MAX_BATCH_SIZE = 256
 _NUMBERS = 32  # random numbers generated per row at a time
@@ -34,15 +34,24 @@ class InProcessEngine:
         Its current weights are used in each call.
     max_batch_size
         Maximal number of completions generated concurrently.
+    end_ids
+        The tokens that end a completion, in addition to those of its request; None for the model's.
     """
 
-    def __init__(self, model: GeneratingModel, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        max_batch_size: int = MAX_BATCH_SIZE,
+        end_ids: Sequence[int] | None = None,
+    ) -> None:
         if max_batch_size < 1:
             raise ParameterError(f"max_batch_size: got {max_batch_size}, expected 1 or more.")
         self._model = model
         self._max_batch_size = max_batch_size
+        self._end_ids = end_ids
 
-    def update(self, model: GeneratingModel) -> None:
+    def update(self, model: LanguageModel) -> None:
         """Use this model's current weights in each call."""
         self._model = model
 
@@ -58,7 +67,8 @@ class InProcessEngine:
         if not requests:
             return []
         with torch.inference_mode():
-            return _Batch(self._model, requests, self._max_batch_size).run()
+            ends = self._model.end_ids if self._end_ids is None else self._end_ids
+            return _Batch(self._model, requests, self._max_batch_size, ends).run()
 
     def _check_tokens(self, number: int, prompt: Sequence[int]) -> None:
         size = self._model.vocabulary_size
@@ -115,14 +125,18 @@ class _Batch:
     """One call's requests, from the first prompt to the last token."""
 
     def __init__(
-        self, model: GeneratingModel, requests: Sequence[SampleRequest], size: int
+        self,
+        model: LanguageModel,
+        requests: Sequence[SampleRequest],
+        size: int,
+        end_ids: Sequence[int],
     ) -> None:
         self._model = model
         self._requests = requests
         self._size = size
         self._waiting = 0  # the next request to read
         self._most_generated = 0  # the most tokens written by an active row
-        self._stops = [(*model.end_ids, *request.stop_ids) for request in requests]
+        self._stops = [(*end_ids, *request.stop_ids) for request in requests]
         self._most_stops = max(map(len, self._stops))
         self._scales = any(request.temperature not in (0, 1) for request in requests)
         self._is_greedy = any(request.temperature == 0 for request in requests)
@@ -162,9 +176,8 @@ class _Batch:
         self._waiting = indices.stop
         prompts: dict[tuple[int, ...], int] = {}
         read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in indices]
-        ids, readable = pad_left(list(prompts))
         device = self._model.device
-        logits, cache = self._model.start(ids.to(device), readable.to(device))
+        logits, cache = self._model.start(*pad_left(list(prompts), device))
         if len(prompts) < len(read):
             copies = torch.tensor(read, device=device)
             logits = logits[copies]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ratchet.errors import DataError
 from ratchet.language_models.engines.interface import GenerationRequest, RequestRefusedError
-from ratchet.language_models.engines.tokenizer import ChatTokenizer, ContextLengthError
+from ratchet.language_models.local.tokenizer import ChatTokenizer, ContextLengthError
 
 
 def read_prompt(

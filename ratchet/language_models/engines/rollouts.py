@@ -14,7 +14,7 @@ from ratchet.language_models.engines.interface import FinishReason
 from ratchet.registry import Registry
 
 if TYPE_CHECKING:
-    from ratchet.language_models.engines.model_folder import RolloutModel
+    from ratchet.language_models.local.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    def update(self, model: RolloutModel) -> None:
+    def update(self, model: LanguageModel) -> None:
         """Use this model's current weights from the next call on."""
         ...
 
@@ -106,7 +106,7 @@ def find_engine(name: str, base_dir: Path | None = None) -> type[RolloutEngine]:
 
 
 def make_engine(
-    name: str, model: RolloutModel, given: Mapping[str, Any], base_dir: Path | None = None
+    name: str, model: LanguageModel, given: Mapping[str, Any], base_dir: Path | None = None
 ) -> RolloutEngine:
     """Build an engine that generates with a model's weights."""
     found: Any = find_engine(name, base_dir)

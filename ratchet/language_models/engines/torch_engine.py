@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, UnknownNameError, nearest
-from ratchet.language_models.engines.hugging_face_model import load_model
 from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     EmbeddingResult,
@@ -30,10 +29,11 @@ from ratchet.language_models.engines.interface import (
     TokenChoice,
     tokens_within,
 )
-from ratchet.language_models.engines.model_folder import CausalModel, pad_left
 from ratchet.language_models.engines.prompts import read_prompt, read_text
 from ratchet.language_models.engines.sampling import Sampler, log_probabilities
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.loading import load_frozen_model
+from ratchet.language_models.local.model import LanguageModel, pad_left
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -97,9 +97,13 @@ class Grammar:
 
 @dataclass(slots=True)
 class _Loaded:
-    model: CausalModel
-    tokenizer: ChatTokenizer
+    model: LanguageModel
     grammars: GrammarTokenizer | None = None
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """The model's tokenizer."""
+        return self.model.tokenizer
 
     def grammar(self, schema: str) -> Grammar:
         """Build the grammar of a schema over this model's tokens."""
@@ -142,8 +146,7 @@ class TorchEngine:
         Adapters are merged into a copy of their base, so that completions have the same bits as
         those of a model that was stored complete; two adapters of one base share no memory.
         """
-        model = load_model(folder, adapters, training=False)
-        self._loaded[model_id] = _Loaded(model, ChatTokenizer(folder))
+        self._loaded[model_id] = _Loaded(load_frozen_model(folder, adapters))
 
     def unload(self, model_id: str) -> None:
         """Free a loaded model's memory."""
@@ -197,17 +200,18 @@ def _embed(loaded: _Loaded, request: EmbeddingRequest) -> EmbeddingResult | Requ
     prompt = read_text(loaded.tokenizer, request.prompt, most, param="input")
     if isinstance(prompt, RequestRefusedError):
         return prompt
-    mean = loaded.model.hidden(torch.tensor([prompt]))[0].double().mean(0)
+    mean = loaded.model.hidden(torch.tensor([prompt]))[0].double().cpu().mean(0)
     vector = mean / mean.norm().clamp(min=1e-12)
     return EmbeddingResult(tuple(vector.tolist()), len(prompt))
 
 
 def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
     """Generate the completions of all rows in place."""
-    ids, readable = pad_left([row.prompt for row in rows])
-    sampler = Sampler([row.request for row in rows], [row.prompt for row in rows])
-    logits, cache = loaded.model.start(ids, readable)
+    prompts, device = [row.prompt for row in rows], loaded.model.device
+    sampler = Sampler([row.request for row in rows], prompts)
+    logits, cache = loaded.model.start(*pad_left(prompts, device))
     while True:
+        logits = logits.cpu()  # grammars and random streams are there
         sampled = sampler.draw(_allowed(rows, logits))
         _append(loaded, rows, sampled.tolist(), logits)
         left = [index for index, row in enumerate(rows) if row.finish is None]
@@ -219,7 +223,7 @@ def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
             sampled = sampled[active]
             cache.keep(active)
             sampler.keep(active)
-        logits = loaded.model.step(sampled, cache)
+        logits = loaded.model.step(sampled.to(device), cache)
 
 
 def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:

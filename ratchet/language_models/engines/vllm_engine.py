@@ -30,7 +30,7 @@ from ratchet.language_models.engines.interface import (
     tokens_within,
 )
 from ratchet.language_models.engines.prompts import read_prompt
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 from ratchet.models.low_rank import compose
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.engines.adapters import AdapterBase
-from ratchet.language_models.engines.model_folder import RolloutModel
 from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
 from ratchet.language_models.engines.vllm_engine import import_vllm, lora_room, reload_weights
+from ratchet.language_models.local.adapters import AdapterBase
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
 
 
@@ -34,7 +34,7 @@ class VllmRollouts:
         same memory.
     """
 
-    def __init__(self, model: RolloutModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
+    def __init__(self, model: LanguageModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
         self._vllm = import_vllm("the default of language.engine")
         self._model, self._options = model, options
         self._place = tempfile.TemporaryDirectory(prefix="ratchet-rollouts-")
@@ -44,7 +44,7 @@ class VllmRollouts:
         self._number = 0
         self._is_stale = True
 
-    def update(self, model: RolloutModel) -> None:
+    def update(self, model: LanguageModel) -> None:
         """Use this model's weights from the next call on."""
         self._model, self._is_stale = model, True
 

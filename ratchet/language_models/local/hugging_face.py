@@ -15,24 +15,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.adapters import (
+from ratchet.language_models.local.adapters import (
     AdapterBase,
     peft_config,
     without_peft_warnings,
 )
-from ratchet.language_models.engines.hugging_face_model import (
+from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
+from ratchet.language_models.local.model_files import ModelFiles
+from ratchet.language_models.local.network import (
     HuggingFaceCache,
     head_input,
     read_network,
     read_on,
 )
-from ratchet.language_models.engines.model_folder import GenerationCache
-from ratchet.language_models.local.model import Head, LanguageModel
-from ratchet.language_models.local.model_files import ModelFiles
-from ratchet.lazy import PRETRAINED_LOCK
+from ratchet.lazy import PRETRAINED_LOCK, require_packages
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, read_weights
 from ratchet.models.lora import Lora
-from ratchet.seeding import derive_seed, seeded_globals
+from ratchet.seeding import seeded_globals
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -49,6 +48,8 @@ class HuggingFaceLanguageModel(LanguageModel):
         The base model of an adapter; None if all weights are trained.
     adapted
         False to use an adapted model without its adapter.
+    saved_dtype
+        The type in which a full model is saved; None for that of its weights.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         *,
         base: AdapterBase | None = None,
         adapted: bool = True,
+        saved_dtype: torch.dtype | None = None,
     ) -> None:
         full_model = network if base is None else network.get_base_model()
         super().__init__(
@@ -73,6 +75,8 @@ class HuggingFaceLanguageModel(LanguageModel):
         self._whole = full_model
         self._base = base
         self._adapted = adapted
+        self._saved_dtype = saved_dtype
+        self._is_autocast = False
 
     @classmethod
     def read(cls, folder: Path, device: torch.device, dtype: str) -> HuggingFaceLanguageModel:
@@ -82,22 +86,34 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     @classmethod
     def with_new_adapter(
-        cls, folder: Path, device: torch.device, dtype: str, lora: Lora, *, seed: int
+        cls,
+        files: ModelFiles,
+        network: Any,  # noqa: ANN401 -- PreTrainedModel
+        device: torch.device,
+        lora: Lora,
+        base: AdapterBase,
+        *,
+        seed: int,
+        base_name: str | None = None,
     ) -> HuggingFaceLanguageModel:
-        """Load a full model, freeze it, and add a randomly initialised adapter."""
-        seed = derive_seed(seed, "adapter", purpose="weights")
+        """Freeze a full model, and add an adapter that is initialised from the seed.
+
+        ``base_name`` is the base model's name in PEFT's configuration; its folder if None.
+        """
+        require_packages(["peft"], "LoRA")
         with PRETRAINED_LOCK:
             from peft import get_peft_model
 
             config = peft_config(lora)
-        config.base_model_name_or_path = str(folder)
+        config.base_model_name_or_path = network.name_or_path
         with PRETRAINED_LOCK, seeded_globals(seed), without_peft_warnings():
             try:
-                network = get_peft_model(read_network(folder, dtype), config)
+                adapted = get_peft_model(network, config)
             except ValueError as error:
-                raise DataError(f"PEFT cannot adapt the model in {folder}: {error}") from error
-        base = AdapterBase.of(folder.name, folder)
-        return cls(ModelFiles(folder), network, device, base=base)
+                raise DataError(f"PEFT cannot adapt the model in {base.folder}: {error}") from error
+        if base_name is not None:
+            adapted.peft_config["default"].base_model_name_or_path = base_name
+        return cls(files, adapted, device, base=base)
 
     @classmethod
     def with_adapter(
@@ -132,12 +148,12 @@ class HuggingFaceLanguageModel(LanguageModel):
         """Return the logits computed from changed inputs of the head."""
         with self._reading(), head_input(self._whole, change):
             logits: Tensor = self._network(input_ids=ids, use_cache=False).logits
-        return logits
+        return logits.float() if self._is_autocast else logits
 
     def _apply_head(self, hidden: Tensor) -> Tensor:
         with self._reading():
             logits: Tensor = self._whole.get_output_embeddings()(hidden)
-        return logits
+        return logits.float() if self._is_autocast else logits
 
     @cached_property
     def _head_is_last(self) -> bool:
@@ -175,10 +191,32 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Disable the adapter if this is the base model."""
+        """Disable the adapter if this is the base model; compute in bfloat16 if that is chosen."""
         without = contextlib.nullcontext() if self._adapted else self._network.disable_adapter()
-        with without:
+        with (
+            without,
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_autocast),
+        ):
             yield
+
+    def save_memory(self) -> None:
+        """Compute in bfloat16 where possible, and layers' activations again in the backward pass.
+
+        The weights and their gradients keep their type.
+        """
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        self._is_autocast = self.device.type == "cpu" or torch.cuda.is_bf16_supported()
+        self._whole.gradient_checkpointing_enable({"use_reentrant": False})
+        for layer in self._whole.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.training = True  # it recomputes only then; its parts stay without dropout
+
+    def set_dropout(self, *, is_on: bool) -> None:
+        """Turn the adapter's dropout, which is off at first, on or off."""
+        for name, part in self._network.named_modules():
+            if "lora_dropout" in name:
+                part.train(is_on)
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the trainable weights."""
@@ -221,7 +259,11 @@ class HuggingFaceLanguageModel(LanguageModel):
     def save(self, folder: Path) -> None:
         """Save in Hugging Face's layout; an adapter in PEFT's."""
         if self._base is None:
-            self._network.save_pretrained(folder)
+            weights = None
+            if self._saved_dtype is not None:
+                tensors = self._network.state_dict()
+                weights = {name: tensor.to(self._saved_dtype) for name, tensor in tensors.items()}
+            self._network.save_pretrained(folder, state_dict=weights)
             self._files.write(folder)
             return
         folder.mkdir(parents=True, exist_ok=True)

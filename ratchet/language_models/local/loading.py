@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.engines.adapters import AdapterBase, weights_print
-from ratchet.language_models.engines.model_folder import GenerationCache, save_llama
-from ratchet.language_models.local.model import Head, LanguageModel
+from ratchet.language_models.local.adapters import AdapterBase, weights_print
+from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.model_locations import find_model
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, WEIGHTS_FILE, read_weights
 from ratchet.models.llama import Cache, PlainLlama
-from ratchet.models.llama_shape import LlamaShape, plain_shape
+from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL, LlamaShape, plain_shape
 from ratchet.models.lora import Lora
+from ratchet.models.low_rank import LowRankChange
 from ratchet.models.prefix_sharing import chosen_hidden
+from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -30,9 +31,22 @@ WeightType = Literal["float32", "bfloat16", "float16"]
 
 
 class PlainLanguageModel(LanguageModel):
-    """A small Llama in float32; all its weights are trained."""
+    """A small Llama; all its weights are trained.
 
-    def __init__(self, files: ModelFiles, llama: PlainLlama, device: torch.device) -> None:
+    Parameters
+    ----------
+    shares_prompts
+        Whether prefixes that rows share are read once; faster, with different rounding.
+    """
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        llama: PlainLlama,
+        device: torch.device,
+        *,
+        shares_prompts: bool = True,
+    ) -> None:
         super().__init__(
             files.tokenizer,
             pad_token_id=files.pad_token_id,
@@ -41,35 +55,49 @@ class PlainLanguageModel(LanguageModel):
             device=device,
         )
         self._files = files
-        self._llama = llama.to(device)
+        self._shares_prompts = shares_prompts
+        self.llama = llama.to(device)
 
     @classmethod
-    def read(cls, folder: Path, shape: LlamaShape, device: torch.device) -> PlainLanguageModel:
-        """Load a model's folder."""
+    def read(
+        cls,
+        folder: Path,
+        shape: LlamaShape,
+        device: torch.device,
+        adapters: Sequence[Path] = (),
+        *,
+        shares_prompts: bool = True,
+    ) -> PlainLanguageModel:
+        """Load a model's folder in float32, and merge adapters into its weights."""
+        weights = read_weights(folder / WEIGHTS_FILE)
+        for adapter in adapters:
+            LowRankChange(adapter).merge_into(weights)
         llama = PlainLlama(shape)
-        llama.load_weights(read_weights(folder / WEIGHTS_FILE))
-        return cls(ModelFiles(folder), llama, device)
+        llama.load_weights(weights)
+        return cls(ModelFiles(folder), llama, device, shares_prompts=shares_prompts)
 
     def read_chosen(self, ids: Tensor, chosen: Tensor) -> tuple[Tensor, Head]:
-        """Return hidden states at chosen positions; shared prefixes are read once."""
-        return chosen_hidden(self._llama, ids, chosen), self._llama.logits
+        """Return hidden states at chosen positions."""
+        if self._shares_prompts:
+            return chosen_hidden(self.llama, ids, chosen), self.llama.logits
+        return self._last_hidden(ids)[chosen], self.llama.logits
 
     def _last_hidden(self, ids: Tensor) -> Tensor:
-        hidden: Tensor = self._llama(ids)
+        hidden: Tensor = self.llama(ids)
         return hidden
 
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts padded on the left."""
-        return self._llama.start(ids, readable)
+        return self.llama.start(ids, readable)
 
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row."""
         assert isinstance(cache, Cache)
-        return self._llama.step(tokens, cache)
+        return self.llama.step(tokens, cache)
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return all weights."""
-        return [parameter for parameter in self._llama.parameters() if parameter.requires_grad]
+        return [parameter for parameter in self.llama.parameters() if parameter.requires_grad]
 
     def reference(self) -> LanguageModel:
         """Return a frozen copy."""
@@ -77,37 +105,39 @@ class PlainLanguageModel(LanguageModel):
 
     def snapshot(self) -> LanguageModel:
         """Return a frozen copy."""
-        llama = copy.deepcopy(self._llama).requires_grad_(False)
-        return PlainLanguageModel(self._files, llama, self.device)
+        llama = copy.deepcopy(self.llama).requires_grad_(False)
+        return PlainLanguageModel(
+            self._files, llama, self.device, shares_prompts=self._shares_prompts
+        )
 
     @property
     def dtype(self) -> torch.dtype:
-        """Always float32."""
-        return torch.float32
+        """The type of the weights: float32, or float64 of a frozen model."""
+        return self.llama.embeddings.dtype
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Keep this process's shard of the weights; the few weights are gathered together."""
         from ratchet.language_models.local.sharding import shard_network
 
-        shard_network(self._llama, mesh, methods=("read_behind", "logits"))
-        self.device = self._llama.embeddings.device
+        shard_network(self.llama, mesh, methods=("read_behind", "logits"))
+        self.device = self.llama.embeddings.device
 
     def save(self, folder: Path) -> None:
         """Save in Hugging Face's layout."""
         self._files.write(folder)
-        save_llama(self._llama, folder)
+        self.llama.save(folder)
 
     def load(self, folder: Path) -> None:
         """Load weights saved by :meth:`save`."""
-        self._llama.load_weights(read_weights(folder / WEIGHTS_FILE))
+        self.llama.load_weights(read_weights(folder / WEIGHTS_FILE))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return a copy of the weights, by their names in transformers."""
-        return {name: tensor.cpu().clone() for name, tensor in self._llama.weights().items()}
+        return {name: tensor.cpu().clone() for name, tensor in self.llama.weights().items()}
 
     def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
         """Load weights returned by :meth:`state_dict`."""
-        self._llama.load_weights(weights)
+        self.llama.load_weights(weights)
 
 
 def load_language_model(
@@ -151,10 +181,16 @@ def load_language_model(
         )
     if is_adapter or adds:
         from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
+        from ratchet.language_models.local.network import read_network
 
         if lora is not None and adds:
             return HuggingFaceLanguageModel.with_new_adapter(
-                folder, torch_device, dtype, lora, seed=seed
+                ModelFiles(folder),
+                read_network(folder, dtype),
+                torch_device,
+                lora,
+                AdapterBase.of(folder.name, folder),
+                seed=derive_seed(seed, "adapter", purpose="weights"),
             )
         adapter_base = AdapterBase.read(folder)
         assert adapter_base is not None
@@ -168,6 +204,36 @@ def load_language_model(
     from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
 
     return HuggingFaceLanguageModel.read(folder, torch_device, dtype)
+
+
+def load_frozen_model(folder: Path, adapters: Sequence[Path] = ()) -> LanguageModel:
+    """Load a complete model to sample from, on a GPU if available.
+
+    A small one in float64, so that batching changes no token. A large one keeps its stored type:
+    the last bits of its logits, and at times a token, depend on the batch.
+
+    Parameters
+    ----------
+    adapters
+        Folders of adapters that are merged into it, in this order.
+    """
+    shape = plain_shape(folder)
+    if shape is not None:
+        model = PlainLanguageModel.read(folder, shape, torch.device("cpu"), adapters)
+        model.llama.double().requires_grad_(False)
+        return model
+    from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
+    from ratchet.language_models.local.network import read_network, with_adapters
+
+    network = with_adapters(read_network(folder, "auto"), adapters).requires_grad_(False)
+    if network.num_parameters() <= LARGEST_PLAIN_MODEL:
+        network.double()
+    return HuggingFaceLanguageModel(ModelFiles(folder), network, best_device())
+
+
+def best_device() -> torch.device:
+    """Return the first GPU if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _check_base(base: AdapterBase, adapter: Path) -> None:

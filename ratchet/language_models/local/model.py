@@ -7,19 +7,19 @@ Trainers use models only through this interface; ``loading`` implements it for s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.model_folder import GenerationCache
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -29,6 +29,23 @@ LOGITS_AT_ONCE = 2**26
 
 Head: TypeAlias = Callable[[Tensor], Tensor]
 """Turns hidden states [n, H] into logits [n, V]."""
+
+
+class GenerationCache(Protocol):
+    """The key-value cache of a batch."""
+
+    @property
+    def can_append(self) -> bool:
+        """Return whether another cache's rows can be appended."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Select these rows, int[B'], in this order; repetitions are allowed."""
+        ...
+
+    def append(self, other: Any) -> None:  # noqa: ANN401 -- of the same class
+        """Append the rows of another cache of the same model."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +250,17 @@ class LanguageModel(ABC):
     @abstractmethod
     def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
         """Load weights returned by :meth:`state_dict`."""
+
+
+def pad_left(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the arguments of :meth:`LanguageModel.start`: ids int64[B, T], and their mask."""
+    longest = max(map(len, prompts))
+    ids = np.zeros((len(prompts), longest), np.int64)
+    readable = np.zeros((len(prompts), longest), np.bool_)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = prompt
+        readable[row, longest - len(prompt) :] = True
+    return torch.from_numpy(ids).to(device), torch.from_numpy(readable).to(device)
 
 
 class _Rows:

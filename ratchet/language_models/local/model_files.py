@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.language_models.engines.model_folder import configuration_files
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.models.folders import read_json
 from ratchet.models.llama_shape import LlamaShape
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+_CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 
 
 class ModelFiles:
@@ -31,6 +33,24 @@ class ModelFiles:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self._contents.items():
             (folder / name).write_bytes(content)
+
+
+def copy_configuration(source: Path, folder: Path) -> None:
+    """Copy all files of a model's folder except its weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in configuration_files(source):
+        shutil.copyfile(file, folder / file.name)
+
+
+def configuration_files(folder: Path) -> list[Path]:
+    """Return all files of a model's folder except its weights."""
+    return [
+        file
+        for file in sorted(folder.iterdir())
+        if file.is_file()
+        and not file.name.endswith(".index.json")
+        and file.suffix in _CONFIGURATION_SUFFIXES
+    ]
 
 
 def write_tokenizer(

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.adapters import weights_print
+from ratchet.language_models.local.adapters import weights_print
 
 
 def find_model(name_or_folder: str | Path, base_dir: Path) -> Path:

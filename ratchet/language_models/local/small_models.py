@@ -84,7 +84,6 @@ def make_small_model(
 
     Each character of the alphabet is a token; all others are one unknown token.
     """
-    from ratchet.language_models.engines.model_folder import save_llama
     from ratchet.models.llama import PlainLlama
     from ratchet.seeding import torch_generator
 
@@ -96,7 +95,7 @@ def make_small_model(
     write_configuration(folder, figures, tokenizer, end=END, pad=PAD)
     model = PlainLlama(figures)
     model.initialise(torch_generator(seed, "small model", purpose="weights"), shape.init_scale)
-    save_llama(model, folder)
+    model.save(folder)
 
 
 def make_character_tokenizer(alphabet: str) -> Tokenizer:

@@ -22,7 +22,7 @@ from ratchet.scenarios.language_task.task import TaskDataset, prompt_format
 
 if TYPE_CHECKING:
     from ratchet.language_models.engines.rollouts import RolloutEngine
-    from ratchet.language_models.engines.tokenizer import ChatTokenizer
+    from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.language_models.local.warm_up import Demonstration
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.rollouts.transcript_content import Transcript

@@ -25,7 +25,7 @@ from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
     from ratchet.language_models.engines.rollouts import Completion, RolloutEngine
-    from ratchet.language_models.engines.tokenizer import ChatTokenizer
+    from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
     from ratchet.scenarios.language_task.evaluators import Evaluator

@@ -25,7 +25,7 @@ from ratchet.language_models.types import ChatMessage
 from ratchet.rollouts.dataset import StoredDataset
 
 if TYPE_CHECKING:
-    from ratchet.language_models.engines.tokenizer import ChatTokenizer
+    from ratchet.language_models.local.tokenizer import ChatTokenizer
 
 Prompt = str | tuple[ChatMessage, ...]
 """Text to be continued or one user's message, or several messages."""

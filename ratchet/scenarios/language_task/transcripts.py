@@ -15,7 +15,7 @@ from ratchet.rollouts.transcript_content import Transcript
 from ratchet.scenarios.language_task.task import EXACT_MATCH
 
 if TYPE_CHECKING:
-    from ratchet.language_models.engines.tokenizer import ChatTokenizer
+    from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.task import Task
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.models.lora import LORA_PARAMETERS
 from ratchet.service.api.errors import ApiError, not_found
 from ratchet.service.api.schemas.fine_tuning import (
     CreateJobRequest,
@@ -21,7 +20,6 @@ from ratchet.service.api.schemas.objects import Page
 from ratchet.service.database import UNFINISHED, Database, Value
 from ratchet.service.files import FileStore, StoredFile
 from ratchet.service.jobs.history import to_job_object
-from ratchet.service.jobs.trainer_choice import JobTrainer
 from ratchet.service.models import ModelRegistry
 from ratchet.service.settings import Limits
 from ratchet.service.training.job_folder import HyperParameterValue, Method
@@ -75,13 +73,11 @@ class JobStore:
         files: FileStore,
         models: ModelRegistry,
         limits: Limits,
-        trainer: JobTrainer,
     ) -> None:
         self._database = database
         self._files = files
         self._models = models
         self._limits = limits
-        self._trainer = trainer
 
     def create(self, request: CreateJobRequest, header_key: str | None) -> JobObject:
         """Record a job, or find the one with the same idempotency key."""
@@ -97,7 +93,6 @@ class JobStore:
                 self._require_same(job_row, request)
                 return to_job_object(job_row)
             identity = self._content(request).identity()
-            self._require_trainable(request)
             self._require_room(connection)
             job_id = f"ftjob-{secrets.token_hex(12)}"
             method = request.resolved_method
@@ -227,21 +222,6 @@ class JobStore:
                 " parameters. Use a new key for a new job.",
                 code="idempotency_key_reused",
                 param="metadata.idempotency_key",
-            )
-
-    def _require_trainable(self, request: CreateJobRequest) -> None:
-        method = request.resolved_method
-        given_lora = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
-        if given_lora and self._trainer.lora is None:
-            parameter_path = "hyperparameters"
-            if request.method is not None:
-                parameter_path = f"method.{method.type}.{parameter_path}"
-            raise ApiError(
-                400,
-                f"This service trains all weights of {request.model!r}: {given_lora[0]} is not"
-                " supported. Omit it, or start the service with --trainer trl.",
-                code="unsupported_parameter",
-                param=f"{parameter_path}.{given_lora[0]}",
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import sqlite3
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from ratchet.errors import DataError
@@ -19,6 +20,7 @@ from ratchet.service.jobs.jobs import add_event
 from ratchet.service.models import ModelRegistry
 from ratchet.service.training.job_folder import (
     MODEL_FOLDER,
+    HyperParameterValue,
     TrainingCheckpoint,
     TrainingResult,
     read_training_events,
@@ -35,12 +37,12 @@ def record_success(
     folder: Path,
     result: TrainingResult,
     *,
-    trainer_version: str = "",
+    defaults: Mapping[str, HyperParameterValue],
 ) -> None:
     """Move the trained model and its checkpoints into place and mark the job as succeeded.
 
     The job is marked last, in one transaction with its models: if killed before, it runs again. The
-    model's name is derived from the job, its base model and ``trainer_version``.
+    model's name is derived from the job, its base model and the service's ``defaults``.
     """
     if not (folder / MODEL_FOLDER).is_dir():
         raise DataError(f"The trainer has not written the folder {MODEL_FOLDER!r}.")
@@ -49,7 +51,7 @@ def record_success(
     made_of = [
         row["identity"],
         models.base_of(row["model"]).folder.name,
-        *filter(None, [trainer_version]),
+        *(f"{name}={value}" for name, value in sorted(defaults.items())),
     ]
     identity = hashlib.sha256(":".join(made_of).encode()).hexdigest()
     name = _free_name(database, f"ft:{root}:{row['suffix'] or 'ratchet'}:{identity[:12]}")

@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -21,11 +21,11 @@ from ratchet.service.database import Database
 from ratchet.service.files import FileStore
 from ratchet.service.jobs.jobs import add_event
 from ratchet.service.jobs.outcome import record_failure, record_success
-from ratchet.service.jobs.trainer_choice import JobTrainer
 from ratchet.service.jobs.trainer_process import NO_ROOM, TrainerProcess
 from ratchet.service.models import ModelRegistry
 from ratchet.service.training.job_folder import (
     VALID_LOSS,
+    HyperParameterValue,
     TrainingEvent,
     TrainingJob,
     TrainingResult,
@@ -33,6 +33,8 @@ from ratchet.service.training.job_folder import (
 )
 
 logger = logging.getLogger(__name__)
+
+TRAINER = "ratchet.service.training.train"
 _POLL_SECONDS = 0.05
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds until a failed start is retried
 _TIDY_SECONDS = 3600.0
@@ -44,7 +46,9 @@ class JobRunner:
 
     Remains of interrupted jobs are deleted from the folder. A failure of the machine, such as a
     full disk, does not fail a job: it is restarted until it succeeds. ``tidy`` is called before
-    each job, and every hour without one; a job trains within ``memory``.
+    each job, and every hour without one; a job trains within ``memory``, by
+    the function ``train`` of the module ``trainer``. ``defaults`` are the hyper-parameters of jobs
+    that do not set them.
     """
 
     def __init__(
@@ -53,8 +57,9 @@ class JobRunner:
         files: FileStore,
         models: ModelRegistry,
         folder: Path,
-        trainer: JobTrainer,
         *,
+        defaults: Mapping[str, HyperParameterValue],
+        trainer: str,
         tidy: Callable[[], None],
         memory: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -62,6 +67,7 @@ class JobRunner:
         self._files = files
         self._models = models
         self._folder = folder
+        self._defaults = defaults
         self._trainer = trainer
         self._tidy = tidy
         self._memory = memory
@@ -113,7 +119,7 @@ class JobRunner:
                 return
             if self._spare is not None:
                 self._spare.close()
-            self._spare = TrainerProcess(self._trainer.module)
+            self._spare = TrainerProcess(self._trainer)
 
     def kill(self, job_id: str) -> None:
         """Kill a job's process, if it is the running one."""
@@ -209,7 +215,7 @@ class JobRunner:
             training_file=str(self._files.get(row["training_file"]).path),
             validation_file=None if validation is None else str(self._files.get(validation).path),
             hyperparameters={
-                **self._trainer.hyperparameters,
+                **self._defaults,
                 **json.loads(row["hyperparameters"]),
             },
             seed=row["seed"],
@@ -224,7 +230,7 @@ class JobRunner:
             return process
         if process is not None:
             process.close()
-        return TrainerProcess(self._trainer.module)
+        return TrainerProcess(self._trainer)
 
     def _watch(self, job_id: str, folder: Path, process: TrainerProcess) -> int:
         """Record the trainer's events until it ends; return its exit code."""
@@ -262,7 +268,7 @@ class JobRunner:
             result = TrainingResult.read(folder)
             record_success(
                 *(self._database, self._files, self._models, row, folder, result),
-                trainer_version=self._trainer.version,
+                defaults=self._defaults,
             )
         except RatchetError as error:
             lines = process.last_lines()

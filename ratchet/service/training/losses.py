@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ratchet.algorithms.language.losses import preference_loss
-from ratchet.language_models.engines.model_folder import CausalModel
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.models.optimizers import ScheduledAdam
 from ratchet.models.supervision import TokenSequence, pad
 from ratchet.service.training.tokens import Preference
 
-SUPERVISION = 0.2
 _REFERENCE_BATCH = 64
 
 
@@ -47,9 +46,9 @@ class PreferenceLoss:
     The margin is the log-ratio of the preferred response minus that of the other (Rafailov et al.
     2023, eq. 7). Preferences alone do not constrain what both responses have in common, and a small
     model drifts within a few steps until its replies can't be parsed. So the likelihood of the
-    preferred response is raised as well (iterative reasoning preference optimisation, Pang et al.
-    2024, eq. 2). The token that ends a message counts only there: lowering its probability after
-    the worse response would teach the model not to stop.
+    preferred response can be raised as well (iterative reasoning preference optimisation, Pang et
+    al. 2024, eq. 2). Then the token that ends a message counts only there: lowering its probability
+    after the worse response would teach the model not to stop.
 
     Parameters
     ----------
@@ -59,24 +58,27 @@ class PreferenceLoss:
     beta
         β: strength of the pull towards the reference.
     supervision
-        α: weight of the mean negative log-likelihood per token of the preferred responses.
+        α: weight of the mean negative log-likelihood per token of the preferred responses; 0 for
+        DPO alone, in which the end tokens count.
     reading
         Number of pairs in a batch of the reference.
     """
 
     def __init__(
         self,
-        model: CausalModel,
+        model: LanguageModel,
         pairs: Sequence[Preference],
         beta: float,
-        end_ids: Sequence[int],
-        supervision: float = SUPERVISION,
+        *,
+        supervision: float,
         reading: int = _REFERENCE_BATCH,
     ) -> None:
         self._model = model
         self._pairs = pairs
         self._beta = beta
-        self._ends = torch.tensor(end_ids)
+        ends = model.end_ids if supervision else ()
+        self._uncompared = torch.tensor(ends, dtype=torch.int64, device=model.device)
+        self._sides = torch.tensor([1.0, -1.0], device=model.device)
         self._supervision = supervision
         size = min(reading, _REFERENCE_BATCH)
         with torch.no_grad():
@@ -102,7 +104,7 @@ class PreferenceLoss:
     ) -> tuple[Tensor, dict[str, float]]:
         """Return the loss; metrics are the share of pairs in the right order and the margin."""
         log_probs, likelihood = self._log_probs([self._pairs[index] for index in indices])
-        margins = (log_probs - self._reference[list(indices)]) @ torch.tensor([1.0, -1.0])
+        margins = (log_probs - self._reference[list(indices)]) @ self._sides
         metrics = {
             "reward_accuracy": float((margins > 0).float().mean()),
             "reward_margin": self._beta * float(margins.detach().mean()),
@@ -125,12 +127,12 @@ class PreferenceLoss:
         both += [pair.non_preferred for pair in pairs]
         ids, weights = pad(both)
         chosen = weights[:, 1:] > 0
-        following = ids[:, 1:][chosen]
         logits = self._model.chosen_logits(ids[:, :-1], chosen)
+        following = ids[:, 1:][chosen].to(logits.device)
         scores = -F.cross_entropy(logits, following, reduction="none")
-        rows = chosen.nonzero()[:, 0]
-        compared = scores * ~torch.isin(following, self._ends)
-        sums = torch.zeros(len(both)).index_add(0, rows, compared)
+        rows = chosen.nonzero()[:, 0].to(logits.device)
+        compared = scores * ~torch.isin(following, self._uncompared)
+        sums = torch.zeros(len(both), device=logits.device).index_add(0, rows, compared)
         return sums.view(2, len(pairs)).T, scores[rows < len(pairs)].mean()
 
 

@@ -16,6 +16,7 @@ _LORA_FACTOR = 10.0
 _BATCH_SIZE = 16
 _BETA = 0.1
 MICRO_BATCH_PARAMETER = "micro_batch_size"
+SUPERVISED_WEIGHT_PARAMETER = "supervised_weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Plan:
     micro_batch_size
         Examples of a batch in memory at a time: the batch size's largest divisor up to the
         requested number. The batch's step is the same up to rounding.
+    beta, supervised_weight
+        β and α of :class:`PreferenceLoss`, which only ``dpo`` uses; α depends on the model if None.
     """
 
     method: Method
@@ -38,12 +41,14 @@ class Plan:
     batch_size: int
     micro_batch_size: int
     learning_rate_multiplier: float
-    beta: float | None
+    beta: float
+    supervised_weight: float | None
     lora: Lora
 
     @classmethod
     def of(cls, method: Method, hyper_parameters: Mapping[str, HyperParameterValue]) -> Plan:
         """Replace ``"auto"`` and missing values by numbers."""
+        weight = hyper_parameters.get(SUPERVISED_WEIGHT_PARAMETER, "auto")
         batch_size = int(_number(hyper_parameters, "batch_size", _BATCH_SIZE))
         at_once = int(_number(hyper_parameters, MICRO_BATCH_PARAMETER, batch_size))
         return cls(
@@ -54,7 +59,8 @@ class Plan:
                 size for size in range(1, min(at_once, batch_size) + 1) if batch_size % size == 0
             ),
             learning_rate_multiplier=_number(hyper_parameters, "learning_rate_multiplier", 1.0),
-            beta=_number(hyper_parameters, "beta", _BETA) if method == "dpo" else None,
+            beta=_number(hyper_parameters, "beta", _BETA),
+            supervised_weight=None if weight == "auto" else float(weight),
             lora=Lora.of(hyper_parameters),
         )
 
@@ -76,8 +82,10 @@ class Plan:
             "batch_size": self.batch_size,
             "learning_rate_multiplier": self.learning_rate_multiplier,
         }
-        if self.beta is not None:
+        if self.method == "dpo":
             values["beta"] = self.beta
+            if self.supervised_weight is not None:
+                values[SUPERVISED_WEIGHT_PARAMETER] = self.supervised_weight
         if self.is_cut:
             values[MICRO_BATCH_PARAMETER] = self.micro_batch_size
         return values | self.lora.as_used()

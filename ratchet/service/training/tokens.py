@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.reasoning import empty_block_length, opened_tags, split_reasoning
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.supervision import TokenSequence

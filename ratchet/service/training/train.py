@@ -1,9 +1,8 @@
-"""Trainer process of a job in plain torch; see ``job_folder`` for its files.
+"""Trainer process of a job; see ``job_folder`` for its files.
 
-``python -m ratchet.service.training.train FOLDER``. For models that
-plain torch runs: a job on the base model takes 1.8 CPU seconds from start to end, with TRL's
-trainers 8 to 10 (mostly imports; 3 times as much when warm, ``benchmarks/tiny_model.py``). Other
-models use ``trl.train``.
+``python -m ratchet.service.training.train FOLDER``. For models that plain torch runs it imports no
+other library: a job on the base model takes 1.8 CPU seconds from start to end
+(``benchmarks/tiny_model.py``).
 """
 
 from __future__ import annotations
@@ -13,18 +12,15 @@ from pathlib import Path
 
 import torch
 
-from ratchet.errors import ParameterError
-from ratchet.language_models.engines.hugging_face_model import load_model
-from ratchet.language_models.engines.model_folder import CausalModel
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.model import LanguageModel
+from ratchet.models.llama_shape import plain_shape
 from ratchet.models.optimizers import ScheduledAdam
 from ratchet.models.supervision import SupervisedLoss
-from ratchet.seeding import numpy_generator
+from ratchet.seeding import derive_seed, numpy_generator, seeded_globals
 from ratchet.service.training.job_folder import (
     CHECKPOINTS_FOLDER,
     MODEL_FOLDER,
     VALID_LOSS,
-    Method,
     TrainingCheckpoint,
     TrainingEvent,
     TrainingJob,
@@ -35,7 +31,10 @@ from ratchet.service.training.job_folder import (
 from ratchet.service.training.losses import Loss, PreferenceLoss, follow
 from ratchet.service.training.plan import Plan
 from ratchet.service.training.tokens import read_preferences, read_supervised
+from ratchet.service.training.trained_model import TrainedModel
 
+SUPERVISION = 0.2
+"""α of small models in :class:`PreferenceLoss`; others learn by DPO alone."""
 _WARMUP = 5
 _KEPT_EPOCHS = 3
 
@@ -45,44 +44,51 @@ def train(folder: Path) -> None:
 
     Files of an interrupted attempt in the job's folder are deleted.
     """
-    torch.set_num_threads(1)
     job = begin_attempt(folder)
-    plan = Plan.of(job.method, job.hyperparameters)
-    if plan.lora.rank:
-        raise ParameterError(
-            f"lora_rank: got {plan.lora.rank}; the plain trainer trains all weights. Start the"
-            " service with --trainer trl, or leave it out."
-        )
     base = Path(job.base_folder)
-    model = load_model(base, [Path(adapter) for adapter in job.adapters], training=True)
-    tokenizer = ChatTokenizer(base)
-    loss, validation = (
-        None if file is None else _make_loss(job.method, Path(file), model, tokenizer, plan)
-        for file in (job.training_file, job.validation_file)
-    )
-    assert loss is not None  # every job has a training file
-    last, checkpoints = _optimise(folder, job, model, loss, validation, plan)
-    model.save(folder / MODEL_FOLDER)
+    is_plain = plain_shape(base) is not None
+    if is_plain:
+        torch.set_num_threads(1)
+    plan = Plan.of(job.method, job.hyperparameters)
+    supervision = SUPERVISION if is_plain and not plan.lora.rank else 0.0
+    if plan.supervised_weight is not None:
+        supervision = plan.supervised_weight
+    adapters = [Path(adapter) for adapter in job.adapters]
+    with seeded_globals(derive_seed(job.seed, "fine-tuning", purpose="dropout")):
+        trained = TrainedModel(
+            *(job.base_model or base.name, base, adapters, plan.lora, job.seed),
+            shares_prompts=False,
+            saves_memory=True,
+        )
+        loss, validation = (
+            None if file is None else _make_loss(plan, Path(file), trained.model, supervision)
+            for file in (job.training_file, job.validation_file)
+        )
+        assert loss is not None  # every job has a training file
+        last, checkpoints = _optimise(folder, job, trained, loss, validation, plan)
+    trained.save(folder / MODEL_FOLDER)
     steps = plan.n_epochs * _steps_per_epoch(loss, plan)
     tokens = plan.n_epochs * loss.tokens()
     TrainingResult(tokens, steps, plan.as_mapping(), last, checkpoints).write(folder)
 
 
-def _make_loss(
-    method: Method, file: Path, model: CausalModel, tokenizer: ChatTokenizer, plan: Plan
-) -> Loss:
-    if method == "supervised":
-        return SupervisedLoss(model, read_supervised(file, tokenizer, model.context_length))
-    assert plan.beta is not None
-    pairs = read_preferences(file, tokenizer, model.context_length)
-    reading = plan.micro_batch_size if plan.is_cut else len(pairs)
-    return PreferenceLoss(model, pairs, plan.beta, tokenizer.end_ids, reading=reading)
+def _make_loss(plan: Plan, file: Path, model: LanguageModel, supervision: float) -> Loss:
+    if plan.method == "supervised":
+        return SupervisedLoss(model, read_supervised(file, model.tokenizer, model.context_length))
+    pairs = read_preferences(file, model.tokenizer, model.context_length)
+    return PreferenceLoss(
+        model,
+        pairs,
+        plan.beta,
+        supervision=supervision,
+        reading=plan.micro_batch_size if plan.is_cut else len(pairs),
+    )
 
 
 def _optimise(
     folder: Path,
     job: TrainingJob,
-    model: CausalModel,
+    trained: TrainedModel,
     loss: Loss,
     validation: Loss | None,
     plan: Plan,
@@ -94,8 +100,8 @@ def _optimise(
     """
     per_epoch = _steps_per_epoch(loss, plan)
     total = plan.n_epochs * per_epoch
-    parameters = model.parameters()
-    rate = plan.learning_rate(sum(parameter.numel() for parameter in parameters))
+    parameters = trained.parameters()
+    rate = plan.learning_rate(trained.size)
     adam = ScheduledAdam(parameters, rate, steps=total, warmup=_WARMUP)
     done = 0
     losses: list[float] = []
@@ -105,7 +111,8 @@ def _optimise(
         losses = []
         for start in range(0, len(order), plan.batch_size):
             batch = order[start : start + plan.batch_size].tolist()
-            value, figures = follow(adam, parameters, loss, batch, plan.micro_batch_size)
+            with trained.dropping_inputs():
+                value, figures = follow(adam, parameters, loss, batch, plan.micro_batch_size)
             losses.append(value)
             done += 1
             if validation is not None and done % per_epoch == 0:
@@ -114,7 +121,7 @@ def _optimise(
             append_training_event(folder, event)
         if plan.n_epochs - _KEPT_EPOCHS <= epoch < plan.n_epochs - 1:
             checkpoint_folder = f"{CHECKPOINTS_FOLDER}/step-{done}"
-            model.save(folder / checkpoint_folder)
+            trained.save(folder / checkpoint_folder)
             checkpoints.append(TrainingCheckpoint(done, checkpoint_folder, losses[-1]))
     return sum(losses) / len(losses), tuple(checkpoints)
 

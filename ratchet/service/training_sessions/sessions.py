@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError, RatchetError
-from ratchet.language_models.engines.adapters import weights_print
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
+from ratchet.language_models.local.adapters import weights_print
 from ratchet.language_models.training_service.interface import TrainingExample
 from ratchet.models.lora import Lora
 from ratchet.service.api.errors import ApiError, not_found

@@ -19,21 +19,17 @@ from ratchet.algorithms.kl import bounded_log_ratio, kl_estimate
 from ratchet.algorithms.language import losses
 from ratchet.algorithms.language.losses import TokenLoss
 from ratchet.errors import DataError, ParameterError, nearest
-from ratchet.language_models.engines.adapters import AdapterBase
-from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel, load_model
 from ratchet.language_models.engines.in_process import InProcessEngine
-from ratchet.language_models.engines.model_folder import PlainModel
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
 )
 from ratchet.models.lora import Lora
-from ratchet.models.low_rank import LlamaAdapter
 from ratchet.models.optimizers import Adam
 from ratchet.service.models import StoredModel
+from ratchet.service.training.trained_model import TrainedModel
 from ratchet.service.training_sessions.operations import MODEL_STOPS, Stops
 
 _ROWS_AT_ONCE = 32
@@ -107,17 +103,13 @@ class SessionState:
 
     def __init__(self, start: StoredModel, lora: Lora, seed: int) -> None:
         torch.set_num_threads(1)  # sums in one order, for equal bits
-        folder = start.complete_folder
-        self._model = load_model(folder, start.adapters, training=True, shares_prompts=True)
-        self._tokenizer = ChatTokenizer(folder)
-        self._base = AdapterBase.of(start.id, start.folder) if lora.rank else None
-        self._adapter: LlamaAdapter | None = None
-        if lora.rank and isinstance(self._model, PlainModel):
-            self._adapter = LlamaAdapter(self._model.llama, lora, seed)
-        elif lora.rank:
-            assert isinstance(self._model, HuggingFaceModel)
-            self._model.adapt(lora, seed)
-        self._weights = (self._adapter or self._model).parameters()
+        self._trained = TrainedModel(
+            *(start.id, start.complete_folder, start.adapters, lora, seed),
+            shares_prompts=True,
+            saves_memory=False,
+        )
+        self._model = self._trained.model
+        self._weights = self._trained.parameters()
         self._adam = Adam(self._weights)
         self._gradients: list[Tensor] | None = None
 
@@ -186,34 +178,26 @@ class SessionState:
         self, requests: Sequence[SampleRequest], stops: Stops = MODEL_STOPS
     ) -> list[Completion]:
         """Sample with the current weights."""
-        ends = self._tokenizer.end_ids if stops.end_ids is None else stops.end_ids
-        ending = [replace(each, stop_ids=(*ends, *each.stop_ids)) for each in requests]
-        engine = InProcessEngine(self._model)
+        engine = InProcessEngine(self._model, end_ids=stops.end_ids)
         if not stops.texts:
-            return engine.generate(ending)
+            return engine.generate(requests)
         completions: dict[int, Completion] = {}
         length = _FIRST_LENGTH
-        while waiting := [index for index in range(len(ending)) if index not in completions]:
-            some = [replace(r, max_tokens=min(r.max_tokens, length)) for r in ending]
+        while waiting := [index for index in range(len(requests)) if index not in completions]:
+            some = [replace(r, max_tokens=min(r.max_tokens, length)) for r in requests]
             for index, sampled in zip(
                 waiting, engine.generate([some[index] for index in waiting]), strict=True
             ):
-                completion = cut_at_texts(sampled, stops.texts, self._tokenizer.decode)
+                completion = cut_at_texts(sampled, stops.texts, self._model.tokenizer.decode)
                 is_partial = completion.finish_reason == "length" == sampled.finish_reason
-                if not (is_partial and len(sampled.tokens) == length < ending[index].max_tokens):
+                if not (is_partial and len(sampled.tokens) == length < requests[index].max_tokens):
                     completions[index] = completion
             length *= 4
-        return [completions[index] for index in range(len(ending))]
+        return [completions[index] for index in range(len(requests))]
 
     def save_model(self, folder: Path) -> None:
         """Write the model's folder, or the adapter's with a reference to its base."""
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._adapter is None or self._base is None:
-            self._model.save(folder)
-        else:
-            self._adapter.save(folder, self._base.name)
-        if self._base is not None:
-            self._base.write(folder)
+        self._trained.save(folder)
 
     def write(self, file: Path) -> None:
         """Write weights and moments, between steps, atomically."""
@@ -277,15 +261,14 @@ class SessionState:
         backward: bool,
     ) -> _Part:
         width = max(len(example.tokens) for example in examples)
-        ids = _rectangle([example.tokens for example in examples], width).long()
-        mask = _rectangle([example.loss_mask for example in examples], width) > 0
+        device = self._model.device
+        ids = _rectangle([example.tokens for example in examples], width).long().to(device)
+        mask = _rectangle([example.loss_mask for example in examples], width).to(device) > 0
         preceding = torch.zeros_like(mask)
         preceding[:, :-1] = mask[:, 1:]  # a token is predicted from the position before it
         logits = self._model.chosen_logits(ids, preceding).float().log_softmax(-1)
         token_log_probs = logits.gather(1, ids[mask][:, None])[:, 0]
-        log_probs = torch.zeros(mask.shape, dtype=token_log_probs.dtype).index_put(
-            (mask,), token_log_probs
-        )
+        log_probs = torch.zeros(mask.shape, device=device).index_put((mask,), token_log_probs)
         detached = log_probs.detach()
         old = _rows_or([e.log_probs for e in examples], detached)
         advantages = _rows_or([e.advantages for e in examples], torch.zeros_like(detached))
@@ -347,7 +330,7 @@ def _rows_or(rows: Sequence[Sequence[float] | None], default: Tensor) -> Tensor:
     values = default.clone()
     for index, row in enumerate(rows):
         if row is not None:
-            values[index, : len(row)] = torch.tensor(row, dtype=values.dtype)
+            values[index, : len(row)] = torch.tensor(row).to(values)
     return values
 
 

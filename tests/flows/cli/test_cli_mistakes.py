@@ -201,7 +201,7 @@ def test_the_service_reports_missing_packages(package: str, extra: str, tmp_path
 
 
 def test_doctor_reports_missing_extras(tmp_path: Path) -> None:
-    done = ratchet_without(("trl",), tmp_path, "doctor", "--json")
+    done = ratchet_without(("peft",), tmp_path, "doctor", "--json")
     rows = {row["checked"]: row for row in json.loads(done.stdout)["tables"][0]["rows"]}
     assert rows["[finetune]"]["result"] == "warning"
     assert "pip install 'ratchet-experiments[finetune]'" in rows["[finetune]"]["details"]

@@ -16,7 +16,6 @@ import uvicorn
 
 from ratchet.language_models.engines.interface import GenerationResult
 from ratchet.service.api.app import create_app
-from ratchet.service.jobs.trainer_choice import JobTrainer
 from ratchet.service.models import StoredModel
 from ratchet.service.service import ModelService
 from ratchet.service.settings import ServiceSettings
@@ -63,7 +62,7 @@ def main() -> None:
     (folder / "config.json").write_text("{}")
     base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
     settings = ServiceSettings(home=home, api_key=os.environ["GAME_KEY"])
-    service = ModelService(settings, base, GameEngine, trainer=JobTrainer("game_trainer"))
+    service = ModelService(settings, base, GameEngine, trainer="game_trainer")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from small_model import ALPHABET, ASSISTANT, END, FIRST, USER, prompts, write_small_model
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import (
     ROLES,
@@ -18,6 +17,7 @@ from ratchet.language_models.local.small_models import (
     make_character_tokenizer,
     make_small_model,
 )
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.local.warm_up import Demonstration, warm_up
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.lora import Lora

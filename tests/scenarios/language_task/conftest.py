@@ -3,8 +3,8 @@
 import pytest
 
 from ratchet.language_models.engines.rollouts import Completion
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789=+-*/ .,:?!'\"()[]\nABCRW<>_"
 

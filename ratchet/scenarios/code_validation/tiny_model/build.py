@@ -14,11 +14,9 @@ from typing import TypeAlias
 
 import torch
 
-from ratchet.language_models.engines import tokenizer
-from ratchet.language_models.engines.model_folder import save_llama
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
-from ratchet.language_models.local import model_files
+from ratchet.language_models.local import model_files, tokenizer
 from ratchet.language_models.local.model_files import write_configuration
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.models import llama, llama_shape, optimizers, supervision
 from ratchet.models.llama_shape import LlamaShape
 from ratchet.scenarios.code_validation.generator import level0
@@ -140,7 +138,7 @@ def build_base_model(
         model = pretraining.pretrain(ChatTokenizer(folder), shape, checkpoint, progress)
     finally:
         torch.set_num_threads(threads)
-    save_llama(model, folder)
+    model.save(folder)
 
 
 def recipe_digest(shape: Shape = pretraining.base_shape) -> str:

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.models.llama import PlainLlama
 from ratchet.models.llama_shape import LlamaShape
 from ratchet.models.optimizers import ScheduledAdam

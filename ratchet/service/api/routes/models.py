@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.models import check_model_files, uploaded_model_id
 from ratchet.service.api.errors import ApiError
 from ratchet.service.api.request_parsing import StrictRoute, form_of
@@ -112,7 +112,7 @@ def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> s
 
 def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
     """Return the files of a model's tokenizer by name."""
-    from ratchet.language_models.engines.model_folder import configuration_files
+    from ratchet.language_models.local.model_files import configuration_files
 
     folder = models.get(model_id).complete_folder
     files = [file for file in configuration_files(folder) if file.suffix in _READABLE]

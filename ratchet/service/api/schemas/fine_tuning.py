@@ -13,7 +13,7 @@ from ratchet.models.lora import LORA_PARAMETERS
 from ratchet.service.api.schemas.messages import RequestModel
 from ratchet.service.api.schemas.unsupported import NoEffect
 from ratchet.service.training.job_folder import HyperParameterValue
-from ratchet.service.training.plan import MICRO_BATCH_PARAMETER
+from ratchet.service.training.plan import MICRO_BATCH_PARAMETER, SUPERVISED_WEIGHT_PARAMETER
 
 Auto = Literal["auto"]
 JobStatus = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -23,11 +23,12 @@ Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)]
 Suffix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 
 
-class SupervisedHyperParameters(RequestModel):
-    """Training length and optimizer settings.
+EXTENSIONS = (*LORA_PARAMETERS, MICRO_BATCH_PARAMETER, SUPERVISED_WEIGHT_PARAMETER)
+"""Hyper-parameters that are not in OpenAI's API."""
 
-    ``lora_*`` and ``micro_batch_size`` are extensions of OpenAI's API.
-    """
+
+class SupervisedHyperParameters(RequestModel):
+    """Training length and optimizer settings; :data:`EXTENSIONS` among them."""
 
     n_epochs: Auto | Annotated[int, Field(ge=1, le=1000)] | None = None
     batch_size: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -43,15 +44,18 @@ class SupervisedHyperParameters(RequestModel):
         Extensions are included only if set: the service's settings contain the defaults.
         """
         values = {name: "auto" if value is None else value for name, value in self}
-        ours = (*LORA_PARAMETERS, MICRO_BATCH_PARAMETER)
-        unsaid = [name for name in ours if values[name] == "auto"]
-        return {name: value for name, value in values.items() if name not in unsaid}
+        return {
+            name: value
+            for name, value in values.items()
+            if value != "auto" or name not in EXTENSIONS
+        }
 
 
 class DpoHyperParameters(SupervisedHyperParameters):
-    """Adds the strength of regularisation to the initial model."""
+    """Adds the strength of regularisation to the initial model, and a weight of supervision."""
 
     beta: Auto | Annotated[float, Field(gt=0, le=100)] | None = None
+    supervised_weight: Auto | Annotated[float, Field(ge=0, le=100)] | None = None
 
 
 class SupervisedSettings(RequestModel):

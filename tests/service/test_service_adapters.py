@@ -1,4 +1,4 @@
-"""A service process that trains through TRL, called with OpenAI's SDK."""
+"""A service process that trains adapters, called with OpenAI's SDK."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import openai
 import psutil
 import pytest
 import torch
-from micro_model import write_micro_model
+from micro_model import trainable_model, write_micro_model
 from safetensors.torch import load_file
 
-from ratchet.language_models.engines.adapters import AdapterBase
-from ratchet.language_models.engines.hugging_face_model import load_model
+from ratchet.language_models.local.adapters import AdapterBase
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -109,7 +108,7 @@ def weights(home, jobs):
     if AdapterBase.read(last) is None:
         return load_file(last / "model.safetensors")
     adapters = [folder_of(home, job) for job in jobs]
-    return load_model(home / "micro", adapters, training=True).llama.weights()
+    return trainable_model(home / "micro", adapters).llama.weights()
 
 
 def folder_of(home, job):
@@ -119,10 +118,7 @@ def folder_of(home, job):
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.exhaustive), RANK])
 def test_jobs_change_a_models_answers_and_build_on_each_other(home, rank):
-    with (
-        serving(home, "--trainer", "trl", "--lora-rank", str(RANK)) as (_, url),
-        connect(url) as client,
-    ):
+    with serving(home, "--lora-rank", str(RANK)) as (_, url), connect(url) as client:
         said = {} if rank else {"lora_rank": 0}
         strong = {"n_epochs": 2, "batch_size": 2, "learning_rate_multiplier": 2.0, **said}
         chats = upload(client, {"messages": PROMPT + answer(ACCEPT)})
@@ -201,7 +197,7 @@ def _trainer(process):
     (child,) = (
         child
         for child in psutil.Process(process.pid).children()
-        if any("training.trl.train" in word for word in child.cmdline())
+        if any("training.train" in word for word in child.cmdline())
     )
     return child
 
@@ -214,7 +210,7 @@ def test_a_missing_extra_is_reported_before_serving(home):
     )
     options = ["--home", str(home), "--model", str(home / "micro"), "--port", "0"]
     ended = subprocess.run(
-        [sys.executable, "-c", starts, *options, "--trainer", "trl"],
+        [sys.executable, "-c", starts, *options, "--lora-rank", "2", "--lora-dropout", "0.1"],
         capture_output=True,
         text=True,
         timeout=300,

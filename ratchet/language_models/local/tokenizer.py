@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from ratchet.errors import DataError
-from ratchet.language_models.engines.chat_template import ChatTemplate, ControlTokens
+from ratchet.language_models.local.chat_template import ChatTemplate, ControlTokens
 from ratchet.language_models.reasoning import REASONING_TAGS
 from ratchet.language_models.types import ChatMessage
 from ratchet.models.folders import read_json

@@ -1,4 +1,4 @@
-"""Training jobs through TRL: losses against manual computations, and scope of adapters."""
+"""Jobs that train adapters or transformers models: losses by hand, and the scope of adapters."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from micro_model import write_micro_model
+from micro_model import trainable_model, write_micro_model
 from safetensors.torch import load_file, save_file
 from thinking_template import THINKS
 
-from ratchet.language_models.engines.adapters import AdapterBase
-from ratchet.language_models.engines.hugging_face_model import HuggingFaceModel, load_model
-from ratchet.language_models.engines.model_folder import copy_configuration
-from ratchet.language_models.engines.tokenizer import ChatTokenizer
+from ratchet.language_models.local.adapters import AdapterBase
+from ratchet.language_models.local.loading import load_frozen_model
+from ratchet.language_models.local.model_files import copy_configuration
+from ratchet.language_models.local.network import read_network, with_adapters
+from ratchet.language_models.local.tokenizer import ChatTokenizer
+from ratchet.models.lora import Lora
 from ratchet.models.low_rank import LowRankChange
+from ratchet.service.training import trained_model
 from ratchet.service.training.job_folder import (
     TrainingJob,
     TrainingResult,
     read_training_events,
 )
+from ratchet.service.training.tokens import read_preferences, read_supervised
+from ratchet.service.training.train import train
+from ratchet.service.training.trained_model import TrainedModel
 
 pytestmark = pytest.mark.slow
 
@@ -32,22 +38,24 @@ FRESH = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from ratchet.service.training.trl.train import train
-from huggingface_hub import constants
+from ratchet.service.training.train import train
 train(Path(sys.argv[1]))
-assert constants.HF_HUB_OFFLINE and constants.HF_HUB_DISABLE_TELEMETRY
 """
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 RANK = 2
 ADAPTER_FILES = {"adapter_config.json", "adapter_model.safetensors", "base.json"}
 
 
-@pytest.fixture(scope="module")
-def trl_training():
-    """TRL training module, imported once because the import takes seconds."""
-    from ratchet.service.training.trl import train as trl_training
+@pytest.fixture(params=["plain torch", "transformers"])
+def _library(request, monkeypatch):
+    """The library that runs the model."""
+    if request.param == "transformers":
+        monkeypatch.setattr(trained_model, "plain_shape", lambda _: None)
 
-    return trl_training
+
+@pytest.fixture
+def _transformers(monkeypatch):
+    monkeypatch.setattr(trained_model, "plain_shape", lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +144,7 @@ def parts(folder):
 def log_prob(folder, prompt, reply):
     """Compute log-probabilities of a reply's tokens without transformers and TRL."""
     whole, adapters = parts(folder)
-    tokenizer, model = ChatTokenizer(whole), load_model(whole, adapters, training=False)
+    tokenizer, model = ChatTokenizer(whole), load_frozen_model(whole, adapters)
     before, after = tokenizer.encode(prompt), tokenizer.encode(reply)
     logits = model.llama.logits(model.llama(torch.tensor([before + after])))[0]
     scores = logits.log_softmax(-1)
@@ -168,43 +176,34 @@ def preference_loss(folder, reference, beta):
     return sum(losses) / len(losses)
 
 
-def test_only_weighted_messages_and_their_end_tokens_are_trained(trl_training, base, tmp_path):
-    job = write_job(tmp_path / "j", base, CHATS)
-    plan = trl_training.Plan.of("supervised", {})
-    rows = trl_training.make_trainer(tmp_path / "j", job, plan, 0).train_dataset
-    tokenizer = ChatTokenizer(base)
-    for row, text, replies in zip(rows, READ, LEARNED, strict=True):
-        assert row["input_ids"] == tokenizer.encode(text)
-        learned = [token for token in row["labels"] if token != -100]
-        assert learned == tokenizer.encode("".join(f"{reply}<|end|>" for reply in replies))
-        pairs = zip(row["labels"], row["input_ids"], strict=True)
-        assert all(label in (-100, token) for label, token in pairs)
-
-
 @pytest.mark.parametrize("thought", ["", "<think>\nHm.\n</think>\n\n"])
-def test_a_templates_empty_reasoning_block_is_not_trained(trl_training, tmp_path, thought):
+def test_a_templates_empty_reasoning_block_is_not_trained(tmp_path, thought):
     base = write_micro_model(tmp_path / "m")
     (base / "chat_template.jinja").write_text(THINKS)
+    tokenizer = ChatTokenizer(base)
     asked, reply = message("user", "same"), message("assistant", thought + ACCEPT)
     job = write_job(tmp_path / "s", base, [{"messages": [asked, reply]}])
-    plan = trl_training.Plan.of("supervised", {})
-    (row,) = trl_training.make_trainer(tmp_path / "s", job, plan, 0).train_dataset
-    learned = ChatTokenizer(base).encode(f"{thought}{ACCEPT}<|end|>")
-    assert [token for token in row["labels"] if token != -100] == learned
+    (chat,) = read_supervised(Path(job.training_file), tokenizer, 1024)
+    learned = tokenizer.encode(f"{thought}{ACCEPT}<|end|>")
+    assert learned_ids(chat) == learned
     sides = {"preferred_output": [reply], "non_preferred_output": [message("assistant", REJECT)]}
     job = write_job(tmp_path / "p", base, [{"input": {"messages": [asked]}, **sides}], "dpo")
-    plan = trl_training.Plan.of("dpo", {})
-    (row,) = trl_training.make_trainer(tmp_path / "p", job, plan, 0).train_dataset
-    assert row["chosen_ids"] == learned
+    (pair,) = read_preferences(Path(job.training_file), tokenizer, 1024)
+    assert learned_ids(pair.preferred) == learned
     empty = "<think>\n\n</think>\n\n" if thought else ""
-    assert row["rejected_ids"] == ChatTokenizer(base).encode(f"{empty}{REJECT}<|end|>")
+    assert learned_ids(pair.non_preferred) == tokenizer.encode(f"{empty}{REJECT}<|end|>")
 
 
+def learned_ids(sequence):
+    return [token for token, weight in zip(sequence.ids, sequence.weights, strict=True) if weight]
+
+
+@pytest.mark.usefixtures("_library")
 @pytest.mark.parametrize("rank", [0, RANK])
-def test_supervised_loss_is_over_the_weighted_tokens(trl_training, base, tmp_path, rank):
+def test_supervised_loss_is_over_the_weighted_tokens(base, tmp_path, rank):
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=2, lora_rank=rank, learning_rate_multiplier=3.0)
-    trl_training.train(folder)
+    train(folder)
     first, second = read_training_events(folder)[0]  # one batch with all examples
     assert first.train_loss == pytest.approx(supervised_loss(base), rel=1e-5)
     after_a_step = supervised_loss(folder / "checkpoints" / "step-1")
@@ -212,13 +211,12 @@ def test_supervised_loss_is_over_the_weighted_tokens(trl_training, base, tmp_pat
     assert after_a_step < first.train_loss - 0.01
 
 
+@pytest.mark.usefixtures("_library")
 @pytest.mark.parametrize("rank", [0, RANK])
-def test_preference_loss_is_dpo_with_the_initial_model_as_reference(
-    trl_training, base, tmp_path, rank
-):
-    folder, values = tmp_path / "j", {"n_epochs": 3, "beta": 0.7, "learning_rate_multiplier": 5.0}
+def test_preference_loss_is_dpo_with_the_initial_model_as_reference(base, tmp_path, rank):
+    folder, values = tmp_path / "j", {"n_epochs": 3, "beta": 0.7, "supervised_weight": 0}
     write_job(folder, base, PAIRS, "dpo", lora_rank=rank, **values)
-    trl_training.train(folder)
+    train(folder)
     events, _ = read_training_events(folder)
     assert events[0].train_loss == pytest.approx(math.log(2), rel=1e-6)
     for event, step in zip(events[1:], (1, 2), strict=True):
@@ -229,14 +227,15 @@ def test_preference_loss_is_dpo_with_the_initial_model_as_reference(
     assert events[-1].metrics["reward_accuracy"] == 1.0
 
 
-def test_lora_changes_only_linear_layers_by_a_low_rank(trl_training, base, tmp_path):
+@pytest.mark.usefixtures("_library")
+def test_lora_changes_only_linear_layers_by_a_low_rank(base, tmp_path):
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=4, lora_rank=RANK, lora_alpha=3, batch_size=1)
-    trl_training.train(folder)
+    train(folder)
     assert {path.name for path in (folder / "model").iterdir()} == ADAPTER_FILES
     config = json.loads((folder / "model" / "adapter_config.json").read_text())
     assert (config["peft_type"], config["base_model_name_or_path"]) == ("LORA", base.name)
-    merged = load_model(base, [folder / "model"], training=True)
+    merged = trainable_model(base, [folder / "model"])
     before, after = weights(base), merged.llama.weights()
     adapter = load_file(folder / "model" / "adapter_model.safetensors")
     assert before.keys() == after.keys()
@@ -254,13 +253,13 @@ def test_lora_changes_only_linear_layers_by_a_low_rank(trl_training, base, tmp_p
 @pytest.mark.parametrize(
     "method", ["supervised", pytest.param("dpo", marks=pytest.mark.exhaustive)]
 )
-def test_weights_are_bitwise_reproducible_in_a_new_process(trl_training, base, tmp_path, method):
+def test_weights_are_bitwise_reproducible_in_a_new_process(base, tmp_path, method):
     lines = [*CHATS, *CHATS] if method == "supervised" else [*PAIRS, *PAIRS]
     values = {"batch_size": 2, "lora_rank": RANK, "lora_dropout": 0.2}
     for name, seed in (("here", 3), ("other", 4), ("fresh", 3)):
         write_job(tmp_path / name, base, lines, method, seed=seed, **values)
-    trl_training.train(tmp_path / "other")
-    trl_training.train(tmp_path / "here")
+    train(tmp_path / "other")
+    train(tmp_path / "here")
     fresh = [sys.executable, "-c", FRESH, str(tmp_path / "fresh")]
     subprocess.run(fresh, check=True, capture_output=True, timeout=300)
     found = {name: trained_bytes(tmp_path / name) for name in ("here", "other", "fresh")}
@@ -268,10 +267,11 @@ def test_weights_are_bitwise_reproducible_in_a_new_process(trl_training, base, t
     assert found["here"] != found["other"]
 
 
-def test_events_result_and_checkpoints(trl_training, base, tmp_path):
+@pytest.mark.usefixtures("_transformers")
+def test_events_result_and_checkpoints(base, tmp_path):
     folder = tmp_path / "j"
     write_job(folder, base, [*CHATS, *CHATS], n_epochs=2, batch_size=4, validate=True)
-    trl_training.train(folder)
+    train(folder)
     events, _ = read_training_events(folder)
     assert [(event.step, event.total_steps, event.epoch) for event in events] == [
         (1, 4, 0.5),
@@ -282,7 +282,7 @@ def test_events_result_and_checkpoints(trl_training, base, tmp_path):
     assert ["valid_loss" in event.metrics for event in events] == [False, True] * 2
     assert events[3].metrics["valid_loss"] == pytest.approx(
         supervised_loss(folder / "model"),
-        rel=1e-3,  # the mean of its batches
+        rel=1e-5,
     )
     result = TrainingResult.read(folder)
     tokens = sum(len(ChatTokenizer(base).encode(text)) for text in READ)
@@ -301,21 +301,21 @@ def test_events_result_and_checkpoints(trl_training, base, tmp_path):
     assert kinds <= {".json", ".jsonl", ".jinja", ".safetensors"}  # no pickle anywhere
 
 
-def test_restarting_a_job_in_its_folder_gives_the_same_result(trl_training, base, tmp_path):
+@pytest.mark.usefixtures("_library")
+def test_restarting_a_job_in_its_folder_gives_the_same_result(base, tmp_path):
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=2, lora_rank=RANK)
-    trl_training.train(folder)
+    train(folder)
     whole = trained_bytes(folder)
     (folder / "result.json").unlink()
-    trl_training.train(folder)
+    train(folder)
     assert trained_bytes(folder) == whole
     assert len(read_training_events(folder)[0]) == 2
 
 
+@pytest.mark.usefixtures("_transformers")
 @pytest.mark.parametrize("rank", [0, RANK])
-def test_half_precision_models_without_a_template_keep_their_type_and_learn(
-    trl_training, tmp_path, rank
-):
+def test_half_precision_models_without_a_template_keep_their_type_and_learn(tmp_path, rank):
     base = write_micro_model(tmp_path / "m", scale=0.1)
     half = {name: tensor.bfloat16() for name, tensor in weights(base).items()}
     save_file(half, base / "model.safetensors", metadata={"format": "pt"})
@@ -324,7 +324,7 @@ def test_half_precision_models_without_a_template_keep_their_type_and_learn(
     (base / "chat_template.jinja").unlink()
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=6, lora_rank=rank, learning_rate_multiplier=3.0)
-    trl_training.train(folder)
+    train(folder)
     whole, adapters = parts(folder / "model")
     trained = weights(whole)
     for adapter in adapters:
@@ -336,7 +336,7 @@ def test_half_precision_models_without_a_template_keep_their_type_and_learn(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_adapter_to_an_adapter_equals_one_to_the_merged_model(trl_training, tmp_path, dtype):
+def test_an_adapter_to_an_adapter_equals_one_to_the_merged_model(tmp_path, dtype):
     """Training on an adapter equals training on the model that PEFT merged it into."""
     base = write_micro_model(tmp_path / "m", scale=0.1)
     stored = {name: tensor.to(dtype) for name, tensor in weights(base).items()}
@@ -346,7 +346,7 @@ def test_an_adapter_to_an_adapter_equals_one_to_the_merged_model(trl_training, t
     (base / "config.json").write_text(json.dumps(config | {"dtype": dtype_name}))
     values = {"n_epochs": 2, "batch_size": 2, "learning_rate_multiplier": 5.0, "lora_rank": RANK}
     write_job(tmp_path / "first", base, CHATS, **values)
-    trl_training.train(tmp_path / "first")
+    train(tmp_path / "first")
     first = tmp_path / "first" / "model"
     whole = tmp_path / "whole"
     merged_by_peft(base, [first]).save_pretrained(whole)
@@ -356,18 +356,18 @@ def test_an_adapter_to_an_adapter_equals_one_to_the_merged_model(trl_training, t
     write_job(tmp_path / "after_whole", whole, PAIRS, "dpo", **values)
     job = write_job(tmp_path / "after_adapter", base, PAIRS, "dpo", **values)
     replace(job, base_model="first", adapters=[str(first)]).write(tmp_path / "after_adapter")
-    trl_training.train(tmp_path / "after_whole")
-    trl_training.train(tmp_path / "after_adapter")
+    train(tmp_path / "after_whole")
+    train(tmp_path / "after_adapter")
     assert trained_bytes(tmp_path / "after_whole") == trained_bytes(tmp_path / "after_adapter")
 
     second = tmp_path / "after_adapter" / "model"
     assert AdapterBase.read(second).name == "first"
     assert parts(second) == (base, [first, second])
     as_before = merged_by_peft(whole, [tmp_path / "after_whole" / "model"]).state_dict()
-    now = load_model(base, [first, second], training=True).llama.weights()
+    now = trainable_model(base, [first, second]).llama.weights()
     assert all(torch.equal(now[name], as_before[name].float()) for name in now)
-    through_peft = HuggingFaceModel(base, [first, second], training=True)._model.state_dict()
-    assert all(torch.equal(through_peft[name], tensor) for name, tensor in now.items())
+    through_peft = with_adapters(read_network(base, "auto"), [first, second]).state_dict()
+    assert all(torch.equal(through_peft[name].float(), tensor) for name, tensor in now.items())
 
 
 def merged_by_peft(base, adapters):
@@ -381,27 +381,29 @@ def merged_by_peft(base, adapters):
     return model
 
 
-def test_all_weights_of_an_adapted_model_can_be_trained(trl_training, base, tmp_path):
+@pytest.mark.usefixtures("_library")
+def test_all_weights_of_an_adapted_model_can_be_trained(base, tmp_path):
     write_job(tmp_path / "first", base, CHATS, lora_rank=RANK, learning_rate_multiplier=3.0)
-    trl_training.train(tmp_path / "first")
+    train(tmp_path / "first")
     first = tmp_path / "first" / "model"
     job = write_job(tmp_path / "second", base, CHATS, n_epochs=1)
     replace(job, base_model="first", adapters=[str(first)]).write(tmp_path / "second")
-    trl_training.train(tmp_path / "second")
+    train(tmp_path / "second")
     (event,) = read_training_events(tmp_path / "second")[0]
     assert event.train_loss == pytest.approx(supervised_loss(first), rel=1e-5)
     assert AdapterBase.read(tmp_path / "second" / "model") is None
     assert supervised_loss(tmp_path / "second" / "model") < supervised_loss(first)
 
 
+@pytest.mark.usefixtures("_library")
 @pytest.mark.parametrize(("method", "kinds"), [("supervised", CHATS), ("dpo", PAIRS)])
 @pytest.mark.parametrize("micro", [2, 4])
-def test_micro_batches_give_the_same_step(trl_training, base, tmp_path, method, kinds, micro):
+def test_micro_batches_give_the_same_step(base, tmp_path, method, kinds, micro):
     lines = (kinds * 7)[:14]  # batches of 8 and 6; with micro-batches of 4, the last has 2
     values = {"batch_size": 8, "n_epochs": 2, "lora_rank": RANK, "learning_rate_multiplier": 0.3}
     for name, more in (("whole", {}), ("parts", {"micro_batch_size": micro})):
         write_job(tmp_path / name, base, lines, method, **values, **more)
-        trl_training.train(tmp_path / name)
+        train(tmp_path / name)
     one, other = (
         load_file(tmp_path / name / "model" / "adapter_model.safetensors")
         for name in ("whole", "parts")
@@ -412,3 +414,45 @@ def test_micro_batches_give_the_same_step(trl_training, base, tmp_path, method, 
     assert len(told) == len(again) == 4
     for event, same in zip(told, again, strict=True):
         assert same.train_loss == pytest.approx(event.train_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, RANK])
+def test_saving_memory_changes_gradients_by_rounding_only(base, monkeypatch, rank):
+    monkeypatch.setattr(trained_model, "plain_shape", lambda _: None)
+    lora, tokenizer = Lora(rank), ChatTokenizer(base)
+    ids = torch.tensor([tokenizer.encode(READ[0])])
+    chosen = torch.ones_like(ids[:, 1:]) > 0
+    gradients, reads = [], []
+    for saves in (False, True):
+        trained = TrainedModel(*("m", base, (), lora, 0), shares_prompts=False, saves_memory=False)
+        if saves:
+            trained.model.save_memory()
+        layer = trained.model._whole.model.layers[0].mlp
+        count = []
+        layer.register_forward_hook(lambda *_, count=count: count.append(1))
+        logits = trained.model.chosen_logits(ids[:, :-1], chosen)
+        assert logits.dtype == torch.float32
+        loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:][chosen])
+        weights = trained.parameters()
+        flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights)])
+        assert flat.dtype == torch.float32
+        gradients.append(flat)
+        reads.append(len(count))
+    assert reads == [1, 2], "activations are computed again"
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.999
+    assert not torch.equal(*gradients)
+
+
+def test_dropout_applies_to_training_only(base, tmp_path):
+    values = {"n_epochs": 2, "lora_rank": RANK, "learning_rate_multiplier": 3.0}
+    for name, dropout in (("without", 0.0), ("with", 0.5)):
+        folder = tmp_path / name
+        write_job(folder, base, CHATS, validate=True, lora_dropout=dropout, **values)
+        train(folder)
+    (first, second), (_, other) = (
+        read_training_events(tmp_path / name)[0] for name in ("with", "without")
+    )
+    after_a_step = supervised_loss(tmp_path / "with" / "checkpoints" / "step-1")
+    assert first.metrics["valid_loss"] == pytest.approx(after_a_step, rel=1e-5)
+    assert abs(second.train_loss - after_a_step) > 1e-4
+    assert second.train_loss != pytest.approx(other.train_loss, rel=1e-4)

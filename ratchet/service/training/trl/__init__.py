@@ -1,1 +1,0 @@
-"""Training through TRL, for models that run through transformers."""
