@@ -1,9 +1,9 @@
 """Ratchet's base model: generation against transformers, training against TRL.
 
 Both do the same work in turns in one process on one thread: the same prompts and number of new
-tokens; the same examples, batches, epochs and optimizer. Then the service's two trainers run
-complete jobs, from file to written model, on the base model and on one a hundred times as large,
-and each in a new process. Requires the extra ``finetune``. Run with
+tokens; the same examples, batches, epochs and optimizer. Then complete jobs, from file to written
+model, train all weights or an adapter of the base model and of one a hundred times as large, and
+each in a new process. Requires the extra ``peers``. Run with
 ``python benchmarks/tiny_model.py [HOME]``; if HOME has no base model, it is built first.
 """
 
@@ -42,7 +42,6 @@ from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
 from ratchet.scenarios.code_validation.tiny_model.players import Skill, argue, draw_exercise
 from ratchet.service.training import train as training
 from ratchet.service.training.job_folder import Method, TrainingJob
-from ratchet.service.training.trl import train as trl_training
 
 ROUNDS = 3
 REQUESTS = 128
@@ -208,27 +207,22 @@ def _job(
 
 
 def _trainers(folder: Path, work: Path) -> Table:
-    """Compare the service's trainers by CPU-seconds of complete jobs."""
+    """Return the CPU-seconds of complete jobs."""
     larger = _larger_model(folder, work / "larger")
     num_parameters = (larger / "model.safetensors").stat().st_size // 4
-    table = Table("a supervised job, CPU s", "plain", "trl", f"trl, LoRA of rank {LORA_RANK}")
+    table = Table("a supervised job, CPU s", "all weights", f"LoRA of rank {LORA_RANK}")
     for name, base, examples, epochs in (
         ("base model", folder, EXAMPLES, EPOCHS),
         (f"{num_parameters / 1e6:.0f} M parameters", larger, LARGER_EXAMPLES, 1),
     ):
         jobs = _jobs(base, work / f"jobs-{base.name}", examples, epochs)
-        runs = [
-            lambda j=jobs[0]: training.train(j),
-            lambda j=jobs[1]: trl_training.train(j),
-            lambda j=jobs[2]: trl_training.train(j),
-        ]
+        runs = [lambda j=job: training.train(j) for job in jobs]
         for run in runs:
             run()
         times = [[_seconds(run) for run in runs] for _ in range(ROUNDS)]
         table.add_row(name, *(f"{statistics.median(t):.2f}" for t in zip(*times, strict=True)))
         if base == folder:
-            modules = ("train", "trl.train", "trl.train")
-            fresh = [_fresh_seconds(m, j) for m, j in zip(modules, jobs, strict=True)]
+            fresh = [_fresh_seconds(job) for job in jobs]
             table.add_row("base model, in a new process", *(f"{t:.2f}" for t in fresh))
     return table
 
@@ -239,7 +233,7 @@ def _jobs(base: Path, folder: Path, examples: int, epochs: int) -> list[Path]:
     values = {"n_epochs": epochs, "batch_size": BATCH_SIZE}
     folder.mkdir()
     job_folders = []
-    for name, more in (("plain", {}), ("trl", {}), ("lora", {"lora_rank": LORA_RANK})):
+    for name, more in (("whole", {}), ("lora", {"lora_rank": LORA_RANK})):
         _job(base, folder / name, "supervised", lines, **values, **more)
         job_folders.append(folder / name)
     return job_folders
@@ -257,8 +251,8 @@ def _larger_model(base: Path, folder: Path) -> Path:
     return folder
 
 
-def _fresh_seconds(module: str, job: Path) -> float:
-    command = [sys.executable, "-m", f"ratchet.service.training.{module}", str(job)]
+def _fresh_seconds(job: Path) -> float:
+    command = [sys.executable, "-m", "ratchet.service.training.train", str(job)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,10 +57,17 @@ def batches_of_like_length(
 
 
 class PredictsTokens(Protocol):
-    """A model that computes logits at selected positions."""
+    """A model that computes logits at selected positions, such as ``LanguageModel``."""
 
-    def chosen_logits(self, ids: Tensor, chosen: Tensor, /) -> Tensor:
-        """Return logits [n, V] after the positions of bool[B, T], rows padded on the right."""
+    def map_logits(
+        self,
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        ids: Tensor,
+        chosen: Tensor,
+        tokens: Tensor,
+        /,
+    ) -> tuple[Tensor, ...]:
+        """Apply a function to logits [m, V] and tokens [m] at a time; concatenate the results."""
         ...
 
 
@@ -88,7 +95,12 @@ class SupervisedLoss:
         """Return the loss of a batch, or its share in that of the batch ``of``; no metrics."""
         ids, weights = pad([self._sequences[index] for index in indices])
         chosen = weights[:, 1:] > 0
-        logits = self._model.chosen_logits(ids[:, :-1], chosen)
+        following = ids[:, 1:][chosen]
+        means, counts = self._model.map_logits(_cross_entropy, ids[:, :-1], chosen, following)
         share = 1.0 if of is None else self.weight(indices) / self.weight(of)
-        targets = ids[:, 1:][chosen].to(logits.device)
-        return F.cross_entropy(logits, targets) * share, {}
+        return (means * (counts / counts.sum())).sum() * share, {}
+
+
+def _cross_entropy(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy and the number of tokens, [1] each."""
+    return F.cross_entropy(logits, tokens)[None], logits.new_full((1,), len(tokens))

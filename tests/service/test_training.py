@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.engines.interface import GenerationRequest
 from ratchet.language_models.engines.torch_engine import TorchEngine
+from ratchet.language_models.local import model as language_model
 from ratchet.language_models.local.loading import PlainLanguageModel
 from ratchet.language_models.local.tokenizer import ChatTokenizer
 from ratchet.language_models.types import ChatMessage
+from ratchet.models.llama import PlainLlama
 from ratchet.models.supervision import SupervisedLoss
 from ratchet.service.training import train as training
 from ratchet.service.training.job_folder import (
@@ -280,10 +282,10 @@ def test_micro_batches_give_the_same_step(tmp_path, base, monkeypatch, method, k
     lines = (kinds * 5)[:14]  # batches of 8 and 6
     run_job(tmp_path / "whole", base, lines, method, batch_size=8, n_epochs=3)
     read = []
-    at_once = PlainLanguageModel.chosen_logits
+    at_once = PlainLanguageModel.read_chosen
     monkeypatch.setattr(
         PlainLanguageModel,
-        "chosen_logits",
+        "read_chosen",
         lambda self, ids, chosen: read.append(len(ids)) or at_once(self, ids, chosen),
     )
     values = {"batch_size": 8, "n_epochs": 3, "micro_batch_size": micro}
@@ -301,3 +303,23 @@ def test_micro_batches_give_the_same_step(tmp_path, base, monkeypatch, method, k
         assert dict(same.metrics) == pytest.approx(dict(event.metrics), rel=1e-2, abs=1e-5)
     assert TrainingResult.read(tmp_path / "parts").hyperparameters["micro_batch_size"] == most
     assert "micro_batch_size" not in TrainingResult.read(tmp_path / "whole").hyperparameters
+
+
+@pytest.mark.parametrize(("method", "kinds"), [("supervised", UNLIKE), ("dpo", PAIRS)])
+def test_few_logits_are_in_memory_at_a_time(tmp_path, base, monkeypatch, method, kinds):
+    run_job(tmp_path / "whole", base, kinds, method)
+    rows, logits = [], PlainLlama.logits
+    monkeypatch.setattr(
+        PlainLlama,
+        "logits",
+        lambda self, hidden: rows.append(len(hidden)) or logits(self, hidden),
+    )
+    vocabulary = json.loads((base / "config.json").read_text())["vocab_size"]
+    monkeypatch.setattr(language_model, "LOGITS_AT_ONCE", 5 * vocabulary)
+    run_job(tmp_path / "parts", base, kinds, method)
+    assert max(rows) == 5
+    one, other = (
+        load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "parts")
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=2e-5)

@@ -207,7 +207,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         from transformers.modeling_layers import GradientCheckpointingLayer
 
         self._is_autocast = self.device.type == "cpu" or torch.cuda.is_bf16_supported()
-        self._whole.gradient_checkpointing_enable({"use_reentrant": False})
+        self._whole.activation_checkpointing_enable()
         for layer in self._whole.modules():
             if isinstance(layer, GradientCheckpointingLayer):
                 layer.training = True  # it recomputes only then; its parts stay without dropout

@@ -132,25 +132,23 @@ class LanguageModel(ABC):
         rows = _Rows(ids, readable)
         self._check(rows, chosen)
         targets = rows.compact(chosen)[:, 1:]
-        hidden, head = self.read_chosen(rows.ids[:, :-1], targets)
 
-        def score(hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-            logits = head(hidden).float()
+        def score(logits: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+            logits = logits.float()
             if temperature != 1.0:
                 logits = logits / temperature
             log_probs = -F.cross_entropy(logits, tokens, reduction="none")
             if not entropy:
-                return log_probs, None
+                return (log_probs,)
             return log_probs, _entropy(logits if entropy_gradient else logits.detach())
 
-        tokens = rows.ids[:, 1:][targets]
-        log_probs, spread = _in_chunks(
-            score, hidden, tokens, LOGITS_AT_ONCE // self.vocabulary_size
+        log_probs, *entropies = self.map_logits(
+            score, rows.ids[:, :-1], targets, rows.ids[:, 1:][targets]
         )
         empty = torch.zeros(ids.shape, device=self.device)
         return TokenScores(
             empty.masked_scatter(chosen, log_probs),
-            None if spread is None else empty.masked_scatter(chosen, spread),
+            empty.masked_scatter(chosen, entropies[0]) if entropies else None,
         )
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -182,6 +180,44 @@ class LanguageModel(ABC):
                 f"input_ids: got token {int(outside[0])}, expected 0 to {self.vocabulary_size - 1},"
                 " the model's vocabulary. Encode text with the model's own tokenizer."
             )
+
+    def map_logits(
+        self,
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        ids: Tensor,
+        chosen: Tensor,
+        tokens: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Apply a function to the logits after chosen positions, with few of them in memory.
+
+        The function gets at most ``LOGITS_AT_ONCE`` logits at a time, and again in the backward
+        pass if there are more. Its results are concatenated.
+
+        Parameters
+        ----------
+        function
+            Logits [m, V] and their tokens [m] → tensors with one dimension or more.
+        ids
+            int[B, T], padded on the right.
+        chosen
+            bool[B, T], with n positions.
+        tokens
+            int[n], a token of each position, such as the next one.
+        """
+        hidden, head = self.read_chosen(ids.to(self.device), chosen.to(self.device))
+
+        def apply(hidden: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+            return function(head(hidden), tokens)
+
+        tokens = tokens.to(self.device)
+        size = LOGITS_AT_ONCE // self.vocabulary_size
+        if len(hidden) <= size:
+            return apply(hidden, tokens)
+        chunks = [
+            checkpoint(apply, *chunk, use_reentrant=False, preserve_rng_state=False)
+            for chunk in zip(torch.split(hidden, size), torch.split(tokens, size), strict=True)
+        ]
+        return tuple(torch.cat(parts) for parts in zip(*chunks, strict=True))
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Return the logits [n, V] after chosen positions, bool[B, T], of right-padded rows."""
@@ -283,23 +319,6 @@ class _Rows:
         if self._order is None:
             return values[:, : self._width]
         return values.gather(1, self._order)
-
-
-def _in_chunks(
-    score: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]],
-    hidden: Tensor,
-    tokens: Tensor,
-    size: int,
-) -> tuple[Tensor, Tensor | None]:
-    """Score tokens; more than ``size`` in chunks whose logits are computed again for gradients."""
-    if len(tokens) <= size:
-        return score(hidden, tokens)
-    chunks = [
-        checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False)
-        for chunk in zip(torch.split(hidden, size), torch.split(tokens, size), strict=True)
-    ]
-    log_probs, entropies = zip(*chunks, strict=True)
-    return torch.cat(log_probs), None if entropies[0] is None else torch.cat(entropies)
 
 
 def _entropy(logits: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
 """Job folder: the files exchanged by the service and a trainer process.
 
 The service writes ``job.json`` and a separate process calls ``train(folder: Path) -> None`` of
-the trainer's module: ``ratchet.service.training.train`` or, through TRL,
-``ratchet.service.training.trl.train`` (imported
-in advance, so that a trainer is warm when its job starts). It writes into the folder:
+``ratchet.service.training.train``, imported in advance, so that a trainer is warm when its job
+starts. It writes into the folder:
 
 ``events.jsonl``
     a line per optimizer step (:class:`TrainingEvent`), appended and flushed as it goes;

@@ -127,13 +127,16 @@ class PreferenceLoss:
         both += [pair.non_preferred for pair in pairs]
         ids, weights = pad(both)
         chosen = weights[:, 1:] > 0
-        logits = self._model.chosen_logits(ids[:, :-1], chosen)
-        following = ids[:, 1:][chosen].to(logits.device)
-        scores = -F.cross_entropy(logits, following, reduction="none")
-        rows = chosen.nonzero()[:, 0].to(logits.device)
+        following = ids[:, 1:][chosen].to(self._model.device)
+        (scores,) = self._model.map_logits(_token_log_probs, ids[:, :-1], chosen, following)
+        rows = chosen.nonzero()[:, 0].to(scores.device)
         compared = scores * ~torch.isin(following, self._uncompared)
-        sums = torch.zeros(len(both), device=logits.device).index_add(0, rows, compared)
+        sums = torch.zeros(len(both), device=scores.device).index_add(0, rows, compared)
         return sums.view(2, len(pairs)).T, scores[rows < len(pairs)].mean()
+
+
+def _token_log_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor]:
+    return (-F.cross_entropy(logits, tokens, reduction="none"),)
 
 
 def follow(

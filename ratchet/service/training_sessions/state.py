@@ -266,8 +266,9 @@ class SessionState:
         mask = _rectangle([example.loss_mask for example in examples], width).to(device) > 0
         preceding = torch.zeros_like(mask)
         preceding[:, :-1] = mask[:, 1:]  # a token is predicted from the position before it
-        logits = self._model.chosen_logits(ids, preceding).float().log_softmax(-1)
-        token_log_probs = logits.gather(1, ids[mask][:, None])[:, 0]
+        token_log_probs, entropies = self._model.map_logits(
+            _token_log_probs, ids, preceding, ids[mask]
+        )
         log_probs = torch.zeros(mask.shape, device=device).index_put((mask,), token_log_probs)
         detached = log_probs.detach()
         old = _rows_or([e.log_probs for e in examples], detached)
@@ -293,9 +294,17 @@ class SessionState:
                 "tokens": float(mask.sum()),
                 "ratio": float(log_ratio.exp().sum()),
                 "kl": float(kl_estimate(-log_ratio, "k3").sum()),
-                "entropy": float(-(logits.exp() * logits).sum()),
+                "entropy": float(entropies.sum()),
             }
         return _Part(figures | clipped, rounded_log_probs, gradients)
+
+
+def _token_log_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of tokens [m], and the sum of their entropies, [1]."""
+    log_probs = logits.float().log_softmax(-1)
+    with torch.no_grad():
+        entropy = -(log_probs.exp() * log_probs).sum()
+    return log_probs.gather(1, tokens[:, None])[:, 0], entropy[None]
 
 
 def cut_at_texts(

@@ -99,13 +99,13 @@ def test_rows_weigh_nothing_for_one_another(plain, layout):
 
 def test_logits_are_made_at_chosen_places_only(plain, monkeypatch):
     counts = []
-    make = plain._llama.logits
+    make = plain.llama.logits
 
     def count(hidden):
         counts.append(hidden.shape)
         return make(hidden)
 
-    monkeypatch.setattr(plain._llama, "logits", count)
+    monkeypatch.setattr(plain.llama, "logits", count)
     ids, mask, chosen = lay(prompts(5), "left")
     chosen[:, :-2] = False
     plain.score(ids, mask, chosen)
@@ -185,13 +185,13 @@ def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
         return found.log_probs.detach(), found.entropy.detach(), gradients
 
     read = []
-    inside = plain._llama.read_behind
+    inside = plain.llama.read_behind
 
     def noted(first, of_row, lengths, rest):
         read.append((first.numel() + rest.numel(), len(first)))
         return inside(first, of_row, lengths, rest)
 
-    monkeypatch.setattr(plain._llama, "read_behind", noted)
+    monkeypatch.setattr(plain.llama, "read_behind", noted)
     once = scores()
     monkeypatch.setattr("ratchet.models.prefix_sharing.share_prefixes", lambda *_: None)
     each = scores()
