@@ -93,7 +93,7 @@ def reexports(statements: Iterable[ast.stmt]) -> dict[str, str]:
 
 def is_installed(package: str) -> bool:
     """Return whether a package can be imported, without importing it."""
-    if package in sys.modules:
+    if sys.modules.get(package) is not None:
         return True
     try:
         return find_spec(package) is not None

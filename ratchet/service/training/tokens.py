@@ -114,7 +114,7 @@ def _chat_sequences(
         before = tokenizer.render(messages[:index], answer=True)
         if not before.startswith(written):  # an earlier response is rendered differently now
             parts = [
-                _chat_sequences(tokenizer, messages[: i + 1], _only(i, learned))
+                _chat_sequences(tokenizer, messages[: i + 1], [False] * i + [True])
                 for i, is_learned in enumerate(learned)
                 if is_learned
             ]
@@ -167,10 +167,6 @@ def _reply_text(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: 
 def _extend(ids: list[int], weights: list[float], more: Sequence[int], weight: float) -> None:
     ids += more
     weights += [weight] * len(more)
-
-
-def _only(index: int, learned: Sequence[bool]) -> list[bool]:
-    return [i == index for i in range(min(len(learned), index + 1))]
 
 
 def _checked(sequence: TokenSequence, limit: int, file: Path, number: int) -> TokenSequence:

@@ -163,7 +163,7 @@ class TrainingSessions:
     ) -> Future[Samples]:
         """Sample with the weights of a model, and return a prompt's log-probabilities under it."""
         stored = self._models.get(model)
-        return self._thread.submit(self._sample_and_score, stored, requests, prompt, stops)
+        return self._thread.submit(lambda: _sampled(self._sampler(stored), requests, prompt, stops))
 
     def delete(self, session_id: str) -> Future[None]:
         """Delete a session and its weights; the models that it saved remain."""
@@ -190,15 +190,6 @@ class TrainingSessions:
     def _sample(self, session_id: str, requests: Sequence[SampleRequest]) -> Samples:
         last = self.records.next_sequence(session_id) - 1
         return _sampled(self._done_up_to(session_id, last).state, requests)
-
-    def _sample_and_score(
-        self,
-        model: StoredModel,
-        requests: Sequence[SampleRequest],
-        prompt: Sequence[int] | None,
-        stops: Stops,
-    ) -> Samples:
-        return _sampled(self._sampler(model), requests, prompt, stops)
 
     def _sampler(self, model: StoredModel) -> SessionState:
         """Return a saved model, loaded into memory."""
