@@ -107,9 +107,9 @@ class _TrainLoop:
             stages.insert(2, stage)
         if trainer.callbacks.may_change_tests:  # the statistics may replace what is tested last
             stages.sort(key=lambda each: each not in ("sample_rollouts", "test_during_training"))
-        if trainer.has_stopped:
-            stages = [each for each in stages if "jobs" not in each]
         following = stages[stages.index(stage) + 1 :]
+        if trainer.has_stopped:
+            following = [each for each in following if "jobs" not in each]
         if following:
             return following[0]
         trainer._iteration = trainer.num_train_iterations - 1
