@@ -74,17 +74,12 @@ class TextArmSession(BaseSession):
         """
         from ratchet.scenarios.registry import assemble_scenario_instance
 
-        settings = self.settings
+        keys, settings = self.keys, self.settings
         if calls:
             settings = settings.model_copy(update={"budget": self.billing.left})
             self.make_services_ready()
-        keys = self.keys
         instance = assemble_scenario_instance(
-            keys.hyper_params,
-            settings,
-            self.datasets,
-            keys.text_class.trainer_type,
-            keys.base_path,
+            keys.hyper_params, settings, self.datasets, keys.text_class.trainer_type, keys.base_path
         )
         trainer = keys.text_class(keys.hyper_params, instance, settings)
         trainer.ledger = self.billing.ledger

@@ -206,16 +206,9 @@ class PureTextRlTrainer(TextTrainerComponents):
     @classmethod
     def tests_during_training(cls, hyper_params: HyperParameters, iteration: int) -> bool:
         """Return whether the agents are tested in an iteration, by ``text_rl.test_scheme``."""
-        last = iteration == cls.count_train_iterations(hyper_params) - 1
-        match hyper_params.text_rl.test_scheme:
-            case "all":
-                return True
-            case "last":
-                return last
-            case "first_and_last":
-                return last or iteration == 0
-            case _:
-                return False
+        last = cls.count_train_iterations(hyper_params) - 1
+        tested = {"all": {iteration}, "last": {last}, "first_and_last": {0, last}}
+        return iteration in tested.get(hyper_params.text_rl.test_scheme, ())
 
     @classmethod
     def iteration_stages(
