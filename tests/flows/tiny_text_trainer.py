@@ -58,6 +58,7 @@ class TinyTextTrainer(PureTextRlTrainer):
     State = TinyTextState
     traits, trainer_type = Trainer.traits, Trainer.trainer_type
     _stage_create_fine_tune_jobs = None
+    responses_per_step = PureTextRlTrainer.responses_per_step
 
     def __init__(self, hyper_params, scenario_instance, settings):
         Trainer.__init__(self, hyper_params, scenario_instance, settings)
