@@ -29,6 +29,18 @@ NETWORK_STAGES: StagePurposes = {
     "test": _PLAYED | {Purpose.TESTS},
 }
 """Those of trainers of local networks."""
+_SPOKEN = frozenset({Purpose.GAME, Purpose.SPEECH})
+_JUDGED = _SPOKEN | {Purpose.CHAT_TESTS, Purpose.REPORTS}
+TEXT_STAGES: StagePurposes = {
+    "initial_state": frozenset({Purpose.GAME}),
+    "sample_rollouts": _SPOKEN | {Purpose.ROLLOUTS, Purpose.BRANCHES},
+    "log_stats": frozenset({Purpose.GAME, Purpose.REPORTS}),
+    "test_during_training": _JUDGED,
+    "create_fine_tune_jobs": _SPOKEN | {Purpose.FINE_TUNING},
+    "await_fine_tune_jobs": frozenset(),  # the awaited jobs are in the state
+    "test": _JUDGED,
+}
+"""Those of trainers of chat models."""
 
 
 def stage_parameters(

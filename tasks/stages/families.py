@@ -80,6 +80,6 @@ def open_session(
 
 def has_text_stages(trainer: type[Trainer]) -> bool:
     """Return whether a trainer's iterations are split into the stages of chat models."""
-    from trainers.text.staged import StagedTextTrainer
+    from trainers.text.components import TextTrainerComponents
 
-    return issubclass(trainer, StagedTextTrainer) and trainer.supports_stages()
+    return issubclass(trainer, TextTrainerComponents) and trainer.supports_stages()

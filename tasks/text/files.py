@@ -18,7 +18,7 @@ from ratchet.rollouts.outcomes import (
     were_correct,
 )
 from ratchet.rollouts.specs import add_later_arrays
-from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
+from ratchet.rollouts.transcripts import write_report_transcripts
 from ratchet.statistics.results import REWARD_PREFIX
 from tasks.stages.files import TRANSCRIPTS_FILE
 
@@ -60,20 +60,6 @@ def read_rollouts(store: StageStore, key: str) -> NestedArrayDict:
     rollouts = load_nested_array_dict(store.open(key) / ROLLOUTS_FILE)
     add_later_arrays(rollouts)
     return rollouts
-
-
-def write_readable(
-    folder: Path, rollouts: NestedArrayDict, protocol: ProtocolHandler, form: str
-) -> None:
-    """Write readable transcripts and prompts, as YAML or JSON."""
-    write_transcripts(
-        folder / TRANSCRIPTS_FOLDER,
-        rollouts,
-        protocol.agent_names,
-        protocol.message_channel_names,
-        verifier_name=protocol.verifier_names[0],
-        format="json" if form == "json" else "yaml",
-    )
 
 
 def has_rollouts(store: StageStore, key: str) -> bool:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratchet.tracking.manifest import ModelKind
-    from trainers.text.staged import StagedTextTrainer
+    from trainers.text.base import PureTextRlTrainer
+    from trainers.text.state import TrainLoopStage
 
 CHAT_KINDS = (BUILD_SCENARIO, INITIAL_STATE, *CHAT_ITERATION, TEST)
 _SAMPLING = ("sample_rollouts", "test_during_training", "test")
@@ -82,15 +83,16 @@ class TextArmKeys(BaseKeys):
         A retest only tests the states.
         """
         parallel: list[Iterator[StageCall]] = []
+        stages = self.iteration_stages(iteration)
         if not self.only_tests:
             yield self.sample_rollouts(iteration)
             if self.is_steered:  # the other stages depend on it
                 yield self.log_stats(iteration)
             else:
                 parallel.append(iter([self.log_stats(iteration)]))
-        if self.tests_during_training(iteration):
+        if "test_during_training" in stages:
             parallel.append(iter([self.test_during_training(iteration)]))
-        if self.makes_jobs(iteration) and not self.only_tests:
+        if "create_fine_tune_jobs" in stages and not self.only_tests:
             parallel.append(self._fine_tuning(iteration))
         yield tuple(parallel)
 
@@ -165,9 +167,9 @@ class TextArmKeys(BaseKeys):
             return []
         return [self.sample_rollouts(earlier) for earlier in range(iteration)]
 
-    def tests_during_training(self, iteration: int) -> bool:
-        """Return whether the agents are tested in an iteration."""
-        return bool(self.text_class.tests_during_training(self.hyper_params, iteration))
+    def iteration_stages(self, iteration: int) -> list[TrainLoopStage]:
+        """Return the names of an iteration's stages."""
+        return self.text_class.iteration_stages(self.hyper_params, iteration)
 
     @property
     def has_callbacks(self) -> bool:
@@ -185,15 +187,10 @@ class TextArmKeys(BaseKeys):
         It uses the same datapoints and seeds.
         """
         last = self.num_iterations - 1
-        if dataset != TEST_DATASET or last < 0 or not self.tests_during_training(last):
+        if dataset != TEST_DATASET or any(spec.may_change_tests for spec in self.callbacks):
             return None
-        if any(spec.may_change_tests for spec in self.callbacks):
-            return None
-        return self.test_during_training(last)
-
-    def makes_jobs(self, iteration: int) -> bool:
-        """Return whether models are fine-tuned in an iteration: in all except the last."""
-        return iteration < self.num_iterations - 1
+        is_tested = last >= 0 and "test_during_training" in self.iteration_stages(last)
+        return self.test_during_training(last) if is_tested else None
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
@@ -227,12 +224,12 @@ class TextArmKeys(BaseKeys):
         return {0: self.initial_state().key}
 
     @property
-    def text_class(self) -> type[StagedTextTrainer]:
+    def text_class(self) -> type[PureTextRlTrainer]:
         """The class of the trainer."""
-        from trainers.text.staged import StagedTextTrainer
+        from trainers.text.base import PureTextRlTrainer
 
         trainer = self.trainer_class
-        assert issubclass(trainer, StagedTextTrainer)  # otherwise the family is another one
+        assert issubclass(trainer, PureTextRlTrainer)  # otherwise the family is another one
         return trainer
 
 
@@ -242,11 +239,13 @@ def rollout_class(trainer: type) -> type:
     A class that only overrides methods about learning does not: its other methods are not called
     during rollouts. So an edit of how it learns does not change the keys of rollouts.
     """
+    from trainers.text.base import PureTextRlTrainer
+
     order = trainer.__mro__[:-1]
     for index, candidate in enumerate(order):
         inherited = {name for base in order[index + 1 :] for name in vars(base)}
         overridden = inherited.intersection(vars(candidate)) - _LEARNING - _OF_EVERY_CLASS
-        if overridden or index == len(order) - 1:
+        if overridden or candidate is PureTextRlTrainer:
             inherits_the_rest = set(candidate.__mro__[:-1]) == set(order[index:])
             return candidate if inherits_the_rest else trainer
     return trainer

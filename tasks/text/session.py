@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
-from ratchet.errors import StateError
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from tasks.stages.files import DATASETS_FOLDER, STATE_FOLDER
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
     from tasks.text.keys import TextArmKeys
+    from trainers.text.base import PureTextRlTrainer
     from trainers.text.jobs import JobAwaiting
-    from trainers.text.staged import StagedTextTrainer
     from trainers.text.state import State
 
     JobTask: TypeAlias = Callable[[StageCall, str, JobAwaiting], Awaitable[object]]
@@ -67,33 +66,26 @@ class TextArmSession(BaseSession):
         self._datasets: Mapping[str, Dataset] | None = None
         self._lock = threading.Lock()
 
-    def new_trainer(self, *, calls: bool = False) -> StagedTextTrainer:
+    def new_trainer(self, *, calls: bool = False) -> PureTextRlTrainer:
         """Build a trainer for one stage.
 
         ``calls``: whether the stage calls a service, which is then started; the trainer is billed
         in the run's ledger.
         """
         from ratchet.scenarios.registry import assemble_scenario_instance
-        from trainers.text.staged import StagedTextTrainer
 
-        settings = self.settings
+        keys, settings = self.keys, self.settings
         if calls:
             settings = settings.model_copy(update={"budget": self.billing.left})
             self.make_services_ready()
         instance = assemble_scenario_instance(
-            self.keys.hyper_params,
-            settings,
-            self.datasets,
-            self.keys.trainer_class.trainer_type,
-            self.keys.base_path,
+            keys.hyper_params, settings, self.datasets, keys.text_class.trainer_type, keys.base_path
         )
-        trainer = self.keys.trainer_class(self.keys.hyper_params, instance, settings)
-        if not isinstance(trainer, StagedTextTrainer):
-            raise StateError(f"expected a StagedTextTrainer, got trainer {type(trainer).__name__}.")
+        trainer = keys.text_class(keys.hyper_params, instance, settings)
         trainer.ledger = self.billing.ledger
         return trainer
 
-    def trainer_at(self, key: str, *, calls: bool = False) -> StagedTextTrainer:
+    def trainer_at(self, key: str, *, calls: bool = False) -> PureTextRlTrainer:
         """Build a trainer with the final state of a stored stage."""
         trainer = self.new_trainer(calls=calls)
         folder = self.store.open(key) / STATE_FOLDER

@@ -19,12 +19,12 @@ from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, waiting_stage
 from tasks.stages.files import STATE_FOLDER, write_table
 from tasks.text.files import (
+    TRANSCRIPTS_FOLDER,
     finite,
     has_rollouts,
     read_rollouts,
     result_table,
     usage_metrics,
-    write_readable,
     write_rollouts,
     write_usage,
 )
@@ -32,7 +32,7 @@ from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
-    from trainers.text.staged import StagedTextTrainer
+    from trainers.text.base import PureTextRlTrainer
 
 
 @waiting_stage
@@ -67,13 +67,11 @@ def log_stats(call: StageCall, folder: Path, session: TextArmSession) -> Metrics
     metrics = trainer.compute_stats(call.iteration, rollouts)
     if session.keys.has_callbacks:
         trainer.state.save(folder / STATE_FOLDER)
-    text_rl = session.keys.hyper_params.text_rl
-    if text_rl.save_transcripts:
-        write_readable(folder, rollouts, session.protocol, text_rl.transcript_format)
+    trainer.save_transcripts(folder / TRANSCRIPTS_FOLDER, rollouts)
     return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]
 
 
-def _trainer_with_callbacks(call: StageCall, session: TextArmSession) -> StagedTextTrainer:
+def _trainer_with_callbacks(call: StageCall, session: TextArmSession) -> PureTextRlTrainer:
     """Build the trainer; with callbacks, also load the models and the callbacks' state.
 
     Callbacks continue from the statistics of the previous iteration, since its fine-tuning may

@@ -24,7 +24,7 @@ from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.specs import rollout_spec
 from ratchet.seeding import derive_seed
 from trainers.base import Trainer
-from trainers.text.staged import StagedTextTrainer
+from trainers.text.base import PureTextRlTrainer
 
 NUM_DATAPOINTS = 4  # in the training and test sets of its experiments
 NUM_ROLLOUTS = 6
@@ -54,17 +54,15 @@ class TinyTextState:
         return cls(**json.loads((Path(directory) / "state.json").read_text()))
 
 
-class TinyTextTrainer(Trainer, StagedTextTrainer):
+class TinyTextTrainer(PureTextRlTrainer):
     State = TinyTextState
+    traits, trainer_type = Trainer.traits, Trainer.trainer_type
+    _stage_create_fine_tune_jobs = None
+    responses_per_step = PureTextRlTrainer.responses_per_step
 
     def __init__(self, hyper_params, scenario_instance, settings):
-        super().__init__(hyper_params, scenario_instance, settings)
+        Trainer.__init__(self, hyper_params, scenario_instance, settings)
         self._state = TinyTextState()
-
-    def train(self):
-        raise AssertionError("run in stages")
-
-    num_train_iterations = property(lambda self: self.count_train_iterations(self.hyper_params))
 
     def initial_state(self):
         self._state = TinyTextState()
@@ -148,8 +146,6 @@ class TinyTextTrainer(Trainer, StagedTextTrainer):
 
     def job_stats(self):
         return {"all.insufficient_data": 0.0}
-
-    training_usage = None
 
     def await_fine_tune_jobs(self, iteration):
         job = Path(os.environ["TINY_SERVICE"]) / self.state.job

@@ -33,8 +33,9 @@ from tests.tasks.phased import PARAMETERS, PHASES
 _IS_FUNCTION = 1  # CO_OPTIMIZED: not the body of a class or a module, which run on import
 COMPUTES_KEYS = {
     *("agent_code", "asked_for_data", "digests", "file_digests", "own_data_code", "played_files"),
-    *("playing_class", "stage_key_parameters", "stage_parameters", "stage_purposes"),
-    *("runs_in_stages", "supports_stages", "tests_during_training", "unread", "without_places"),
+    *("iteration_stages", "playing_class", "stage_key_parameters", "stage_parameters"),
+    *("stage_purposes", "runs_in_stages", "supports_stages", "tests_during_training"),
+    *("unread", "without_places"),
 }
 """Methods that compute keys; stages call them to find each other."""
 BILLING = {

@@ -54,11 +54,6 @@ class CallbackList:
         return any(spec.may_change_tests for spec in self._specs)
 
     @property
-    def add_to_tests(self) -> bool:
-        """Whether a callback may add metrics to the test after training."""
-        return any("test" in spec.kind.stages for spec in self._specs)
-
-    @property
     def has_stopped(self) -> bool:
         """Whether a callback has ended the training."""
         return self._stopped is not None

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ratchet.errors import FineTuneError, ParameterError, UnknownNameError, nearest
+from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.language_models.budget_reservations import BudgetReservation
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.pricing import PriceTable
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget, PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
@@ -32,16 +34,15 @@ from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 from ratchet.scenarios.pure_text.rules import rules_of
 from ratchet.scenarios.pure_text.views import view_of
-from trainers.custom_state import is_custom_method
 from trainers.progress import describe, progress_path, show
-from trainers.stage_parameters import StagePurposes, stage_parameters
+from trainers.results import Metrics
+from trainers.stage_parameters import TEXT_STAGES, StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
-from trainers.text.jobs import await_jobs, no_job_stats, without_jobs
-from trainers.text.loop_files import LoopFiles, refuse_changed_parameters
+from trainers.text.jobs import AroundJob, await_jobs, no_job_stats
+from trainers.text.loop import run_loop
 from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
 from trainers.text.redraws import continued_calls, last_turn
 from trainers.text.sampling import Calls, play_rollouts
-from trainers.text.staged import TEXT_STAGES, Metrics, StagedTextTrainer
 from trainers.text.state import State as TrainerState
 from trainers.text.state import TrainLoopStage
 
@@ -54,17 +55,29 @@ if TYPE_CHECKING:
 _SAMPLING = {"sample_rollouts", "_sample_rollouts", "_sample_one"}
 
 
-class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
+class PureTextRlTrainer(TextTrainerComponents):
     """Base of trainers whose agents are chat models.
 
     Subclasses implement :meth:`_stage_create_fine_tune_jobs`; they may override
     :meth:`_sample_rollouts` and :meth:`_get_log_stats`. If a subclass overrides sampling,
     :meth:`responses_per_step` must return its number of replies at each step, which plans need.
+
+    The inputs of each stage are :attr:`state` and its arguments; it does not depend on earlier
+    stages of the process. Not thread-safe: concurrent stages need separate trainers.
     """
 
+    stage_metrics: Mapping[str, float] = {}
+    """Metrics that callbacks added to the last stage, if it has no other metrics."""
     training_usage: UsageMeter | None = None
     """Usage of the jobs awaited last."""
+    around_job: AroundJob | None = None
+    """Wrapper that awaits each group's job, e.g. in a separate task; default: the trainer."""
     _calls: Calls | None = None
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger of calls and jobs; a run's stages receive the run's ledger."""
+        return Ledger(Budget(self.settings.budget))
 
     # -- for subclasses --------------------------------------------------------------------
 
@@ -133,6 +146,19 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             prefix="" if train else "test_",
         )
 
+    def save_transcripts(self, folder: Path, rollouts: NestedArrayDict) -> None:
+        """Write readable transcripts and prompts, if ``text_rl.save_transcripts`` is set."""
+        text_rl, protocol = self.hyper_params.text_rl, self.protocol_handler
+        if text_rl.save_transcripts:
+            write_transcripts(
+                folder,
+                rollouts,
+                self.agent_names,
+                protocol.message_channel_names,
+                verifier_name=protocol.verifier_names[0],
+                format=text_rl.transcript_format,
+            )
+
     def replay_last_turns(
         self,
         rollouts: NestedArrayDict,
@@ -162,146 +188,54 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             context = self._call_context(self.test_environment, 0, calls)
             return asyncio.run(play_rollouts(plan, replay, workers=workers, show_progress=False))
 
-    # -- the loop --------------------------------------------------------------------------
-
     def train(self) -> None:
         """Train and test, from the current state, the run's checkpoint, or the initial state.
 
         A run with an id saves a checkpoint after each stage; a killed one continues after its last
         finished stage, and repeats no finished call.
         """
-        base = self.checkpoint_base_dir if self._saves_checkpoints else None
-        with LoopFiles.open(base, self.settings.budget) as files:
-            self.ledger = files.ledger
-            self._start(files)
-            while self._stage != "done":
-                self._run_stage(files, self._iteration)
-                self._save()
-                files.remove("journals")  # their stage is saved
+        run_loop(self)
 
-    @property
-    def _saves_checkpoints(self) -> bool:
-        return self.checkpoint_files.name is not None and not self.settings.test_run
+    # -- what plans and keys read ----------------------------------------------------------
 
-    def _save(self) -> None:
-        if self._saves_checkpoints:
-            self.save_checkpoint(log=False)
+    @classmethod
+    def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
+        """Return the number of training iterations, before any component is built."""
+        return int(hyper_params.rl.num_iterations)
 
-    def _start(self, files: LoopFiles) -> None:
-        """Set the state: the current one, else the checkpoint's, else the initial one."""
-        if self._saves_checkpoints:
-            if not self.has_state:
-                self.prepare_training()
-            parameters = self.hyper_params.to_saved_dict()
-            refuse_changed_parameters(self.checkpoint_params_path, parameters)
-        if not self.has_state:
-            self.initial_state()
-            files.remove("journals", "rollouts")  # of a checkpoint that was deleted
-            self._save()  # with the parameters
-        if self._stage == "sample_rollouts" and self._iteration >= self.num_train_iterations:
-            self._stage = "test"
+    @classmethod
+    def tests_during_training(cls, hyper_params: HyperParameters, iteration: int) -> bool:
+        """Return whether the agents are tested in an iteration, by ``text_rl.test_scheme``."""
+        last = cls.count_train_iterations(hyper_params) - 1
+        tested = {"all": {iteration}, "last": {last}, "first_and_last": {0, last}}
+        return iteration in tested.get(hyper_params.text_rl.test_scheme, ())
 
-    def _run_stage(self, files: LoopFiles, iteration: int) -> None:
-        """Run the state's stage and set the next one.
+    @classmethod
+    def iteration_stages(
+        cls, hyper_params: HyperParameters, iteration: int
+    ) -> list[TrainLoopStage]:
+        """Return the stages of an iteration in their order; the last iteration has no jobs."""
+        stages: list[TrainLoopStage] = ["sample_rollouts", "log_stats"]
+        if cls.tests_during_training(hyper_params, iteration):
+            stages.append("test_during_training")
+        if iteration < cls.count_train_iterations(hyper_params) - 1:
+            stages += ["create_fine_tune_jobs", "await_fine_tune_jobs"]
+        return stages
 
-        Callbacks may replace weights in the statistics stage; these are tested last.
-        """
-        train, last = f"train_{iteration}", self.num_train_iterations - 1
-        evaluation: list[TrainLoopStage] = ["log_stats", "test_during_training"]
-        if self.callbacks.may_change_tests:
-            evaluation.reverse()
-        match self._stage:
-            case "sample_rollouts":
-                rollouts, _ = self.sample_rollouts(iteration, files.journal(train))
-                self._keep(files, train, rollouts)
-                self._log_added("sample_rollouts", iteration)
-                self._stage = evaluation[0]
-            case "log_stats" | "test_during_training" as stage:
-                self._evaluate(stage, files, iteration)
-                if stage == evaluation[0]:
-                    self._stage = evaluation[1]
-                    return
-                self._iteration = last if self.has_stopped else iteration
-                self._stage = "test" if self._iteration == last else "create_fine_tune_jobs"
-            case "create_fine_tune_jobs":
-                uses_all = self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts
-                earlier = range(iteration if uses_all else 0)
-                previous = [files.load(f"train_{each}") for each in earlier]
-                self.create_fine_tune_jobs(iteration, files.load(train), previous)
-                self.log_stats(self.job_stats(), iteration=iteration, stage="create_fine_tune_jobs")
-            case "await_fine_tune_jobs":
-                try:
-                    self.await_fine_tune_jobs(iteration)
-                except FineTuneError:
-                    self.state = without_jobs(self.state)  # so that failed jobs are restarted
-                    self._save()
-                    raise
-                self._log_added("await_fine_tune_jobs", iteration)
-            case _:
-                self._test_finally(files, iteration)
-                self._stage = "done"
+    @classmethod
+    def responses_per_step(cls, hyper_params: HyperParameters) -> int:
+        """Return the number of replies sampled at each step: 1 for a game, more for a tree."""
+        return 1
 
-    def _evaluate(self, stage: TrainLoopStage, files: LoopFiles, iteration: int) -> None:
-        if stage == "log_stats":
-            stats = self.compute_stats(iteration, files.load(f"train_{iteration}"))
-            self.log_stats(stats, iteration=iteration, stage="train")
-        elif self.tests_during_training(self.hyper_params, iteration):
-            name = f"test_{iteration}"
-            rollouts, stats, _ = self.test(iteration, files.journal(name))
-            self._keep(files, name, rollouts)
-            self.log_stats(stats, iteration=iteration, stage=stage)
+    @classmethod
+    def redraws_per_turn(cls, hyper_params: HyperParameters) -> Mapping[str, int]:
+        """Return how often each turn of an agent is sampled again from its prefix, by agent."""
+        return {}
 
-    def _test_finally(self, files: LoopFiles, iteration: int) -> None:
-        """Test on every test set, or reuse the last iteration's equal test."""
-        tested = f"test_{iteration}"
-        is_repeated = self.callbacks.may_change_tests or self.callbacks.add_to_tests
-        for dataset in self.scenario_instance.test_environments:
-            name = "test" if dataset == "test" else f"test.{dataset}"
-            if name == "test" and files.has(tested) and not is_repeated:
-                rollouts = files.load(tested)
-                stats = self.test_stats(rollouts)
-            else:
-                rollouts, stats, _ = self.test("test", files.journal(name), dataset)
-            self._keep(files, name, rollouts)
-            self.log_stats(stats, iteration=iteration, stage=name)
-
-    def _keep(self, files: LoopFiles, name: str, rollouts: NestedArrayDict) -> None:
-        """Write rollouts, and their transcripts if requested."""
-        files.save(name, rollouts)
-        if self.hyper_params.text_rl.save_transcripts:
-            write_transcripts(
-                files.transcripts(name),
-                rollouts,
-                self.agent_names,
-                list(self.protocol_handler.message_channel_names),
-                verifier_name=self.protocol_handler.verifier_names[0],
-                format=self.hyper_params.text_rl.transcript_format,
-            )
-
-    def _log_added(self, stage: TrainLoopStage, iteration: int) -> None:
-        """Log metrics that callbacks add to a stage without own metrics."""
-        if self.stage_metrics:
-            self.log_stats(self.stage_metrics, iteration=iteration, stage=stage)
-
-    # -- the stages of an iteration --------------------------------------------------------
-
-    @property
-    def num_train_iterations(self) -> int:
-        """The number of training iterations."""
-        return self.count_train_iterations(self.hyper_params)
-
-    def sample_rollouts(
-        self, iteration: int, journal_path: Path
-    ) -> tuple[NestedArrayDict, UsageMeter]:
-        """Collect the iteration's rollouts; see :class:`StagedTextTrainer`."""
-        self._check_iteration(iteration)
-        self._describe("Sampling rollouts", iteration)
-        with (
-            self.callbacks.stage("sample_rollouts", iteration) as self.stage_metrics,
-            self._open_calls(journal_path, "sample_rollouts") as calls,
-        ):
-            rollouts = self._sample_rollouts(self.train_environment, iteration, use_tqdm=True)
-        return rollouts, calls.usage
+    @classmethod
+    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
+        """Return the largest number of an agent's examples from a game or a tree."""
+        return 1.0
 
     @classmethod
     def declares_sample_count(cls) -> bool:
@@ -317,8 +251,54 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                 return False
         return True
 
+    @classmethod
+    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
+        """Return the purposes of each stage; tests depend on rollouts if they use a subset."""
+        if hyper_params.text_rl.test_on_whole_dataset:
+            return TEXT_STAGES
+        tests = ("test_during_training", "test")
+        return TEXT_STAGES | {name: TEXT_STAGES[name] | {Purpose.ROLLOUTS} for name in tests}
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
+    ) -> dict[str, Any]:
+        """Return the parameters that a stage reads, as plain data.
+
+        Raises UnknownNameError for a stage that is not in :meth:`stage_purposes`.
+        """
+        return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage)
+
+    # -- the stages of an iteration --------------------------------------------------------
+
+    @property
+    def num_train_iterations(self) -> int:
+        """The number of training iterations."""
+        return self.count_train_iterations(self.hyper_params)
+
+    def sample_rollouts(
+        self, iteration: int, journal_path: Path
+    ) -> tuple[NestedArrayDict, UsageMeter]:
+        """Collect the rollouts of the state's iteration with its models.
+
+        Finished calls are stored in the journal until the rollouts are; those already in it are not
+        repeated. Raises RolloutError if a rollout failed, after all others were completed and
+        journalled.
+        """
+        self._check_iteration(iteration)
+        self._describe("Sampling rollouts", iteration)
+        with (
+            self.callbacks.stage("sample_rollouts", iteration) as self.stage_metrics,
+            self._open_calls(journal_path, "sample_rollouts") as calls,
+        ):
+            rollouts = self._sample_rollouts(self.train_environment, iteration, use_tqdm=True)
+        return rollouts, calls.usage
+
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
-        """Return the statistics of the iteration's rollouts; see :class:`StagedTextTrainer`."""
+        """Return the statistics of the iteration's rollouts, including those of callbacks.
+
+        Afterwards the state contains the callbacks' states, and whether one has stopped the run.
+        """
 
         def work() -> Metrics:
             self.callbacks.after_rollouts(rollouts)
@@ -329,14 +309,15 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         show(metrics)
         return metrics
 
-    def test_stats(self, rollouts: NestedArrayDict) -> Metrics:
-        """Return the statistics of a test's rollouts."""
-        return self._get_log_stats(rollouts, train=False)
-
     def test(
         self, iteration: int | Literal["test"], journal_path: Path, dataset: str = "test"
     ) -> tuple[NestedArrayDict, Metrics, UsageMeter]:
-        """Collect and evaluate test rollouts; see :class:`StagedTextTrainer`."""
+        """Collect and evaluate test rollouts with the models of the state, which is not changed.
+
+        Datapoints and seeds depend neither on the iteration nor on the models, so that tests are
+        paired. ``iteration`` is the state's, or ``"test"`` for the test after training; the journal
+        is as in :meth:`sample_rollouts`.
+        """
         if iteration != "test":
             self._check_iteration(iteration)
         environments = self.scenario_instance.test_environments
@@ -352,7 +333,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         ):
             rollouts = self._sample_rollouts(environments[dataset], self._iteration, use_tqdm=True)
             self.callbacks.tested_rollouts = rollouts
-            metrics.update(self.test_stats(rollouts))
+            metrics.update(self._get_log_stats(rollouts, train=False))
         show(metrics)
         return rollouts, metrics, calls.usage
 
@@ -362,7 +343,13 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         rollouts: NestedArrayDict,
         previous_rollouts: Sequence[NestedArrayDict] = (),
     ) -> TrainerState:
-        """Create the jobs that train the next models; see :class:`StagedTextTrainer`."""
+        """Create the jobs that train the next models; return the state with their ids.
+
+        None are created once a callback has stopped the run. A repeated call with the same
+        arguments finds the existing jobs. Not for the last iteration. ``previous_rollouts`` are
+        those of all earlier iterations, in order, if ``text_rl.fine_tune_on_all_previous_rollouts``
+        is set.
+        """
         self._check_iteration(iteration)
         if not self.has_stopped:
             self._describe("Creating fine-tune jobs", iteration)
@@ -391,7 +378,10 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         self._stage_create_fine_tune_jobs(rollouts)
 
     def await_fine_tune_jobs(self, iteration: int) -> TrainerState:
-        """Wait for the state's jobs and switch models; see :class:`StagedTextTrainer`."""
+        """Wait for the jobs and switch to their models; return the next iteration's initial state.
+
+        Raises FineTuneError if a job failed, with the service's reason.
+        """
         self._check_iteration(iteration)
         self.training_usage = None
         if not self.has_stopped:
@@ -415,28 +405,11 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             describe(description)
 
     def job_stats(self) -> Metrics:
-        """Return, as 0 or 1, which groups have no job: too few examples, or frozen."""
+        """Return, as 0 or 1, which groups have no job: too few examples, or frozen.
+
+        For the state after :meth:`create_fine_tune_jobs`.
+        """
         return {**no_job_stats(self.shared_model_groups), **self.stage_metrics}
-
-    @classmethod
-    def supports_stages(cls) -> bool:
-        """Return whether stages equal :meth:`train`, i.e. no subclass overrides the loop."""
-        return not is_custom_method(cls, "train")
-
-    @classmethod
-    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return the purposes of each stage; tests depend on rollouts if they use a subset."""
-        if hyper_params.text_rl.test_on_whole_dataset:
-            return TEXT_STAGES
-        tests = ("test_during_training", "test")
-        return TEXT_STAGES | {name: TEXT_STAGES[name] | {Purpose.ROLLOUTS} for name in tests}
-
-    @classmethod
-    def stage_key_parameters(
-        cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
-    ) -> dict[str, Any]:
-        """Return the parameters that a stage reads; see :class:`StagedTextTrainer`."""
-        return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage)
 
     # -- sampling --------------------------------------------------------------------------
 

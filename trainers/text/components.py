@@ -16,7 +16,7 @@ from trainers.base import Trainer
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.callback_list import CallbackList
 from trainers.checkpointing import CheckpointFiles
-from trainers.custom_state import put_attributes, take_attributes
+from trainers.custom_state import is_custom_method, put_attributes, take_attributes
 from trainers.named import TrainerTraits
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
@@ -65,6 +65,11 @@ class TextTrainerComponents(Trainer):
         self._initial_groups = {n: g.state for n, g in self.shared_model_groups.items()}
         self._iteration = 0
         self._stage: TrainLoopStage | None = None
+
+    @classmethod
+    def supports_stages(cls) -> bool:
+        """Return whether stages equal :meth:`train`, i.e. no subclass overrides the loop."""
+        return not is_custom_method(cls, "train")
 
     # -- components ------------------------------------------------------------------------
 

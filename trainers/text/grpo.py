@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
     from ratchet.scenarios.pure_text.base import TextScenarioInstance
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from trainers.results import Metrics
     from trainers.text.plans import PlannedRollout
     from trainers.text.sampling import Calls
-    from trainers.text.staged import Metrics
 
 
 STAGE = "create_fine_tune_jobs"

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
     from ratchet.scenarios.pure_text.episode import Episode
     from ratchet.scenarios.pure_text.rollout import TextActor
+    from trainers.results import Metrics
     from trainers.text.plans import PlannedRollout
     from trainers.text.sampling import Calls
-    from trainers.text.staged import Metrics
 
 
 @register_trainer("pure_text_malt")

@@ -24,7 +24,7 @@ from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 from trainers.registry import TRAINERS
-from trainers.text.staged import TEXT_STAGES
+from trainers.stage_parameters import TEXT_STAGES
 
 
 @pytest.fixture
