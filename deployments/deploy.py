@@ -302,10 +302,6 @@ def _close_forms(environment: dict[str, str], names: Sequence[str]) -> None:
                 raise _refused_form(api_url, deployment["name"])
 
 
-def _is_file(argument: str) -> bool:
-    return "=" not in argument and not argument.startswith("~")
-
-
 def _named(files: Sequence[str], name: str | None) -> dict[str, str]:
     """Return the files by name of their deployments: the given one, or the file's."""
     names = [name or Path(file).stem for file in files]
@@ -390,7 +386,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--when-busy", choices=WHEN_BUSY, default="queue")
     parser.add_argument("arguments", nargs="*", help="experiment files, then overrides")
     options = parser.parse_args(arguments)
-    overrides = list(dropwhile(_is_file, options.arguments))
+    overrides = list(dropwhile(lambda each: "=" not in each and each[:1] != "~", options.arguments))
     files = options.arguments[: len(options.arguments) - len(overrides)]
     try:
         if not options.arguments:
