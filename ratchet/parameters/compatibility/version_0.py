@@ -63,7 +63,6 @@ _NOT_NEEDED = (
 _SCALES = {"likert_scale": "likert_scale_5", "likert_scale_no_undecided": "likert_scale_4"}
 _SUPERVISED = {"all": "always"}
 _PROVIDERS = {"OpenAI", "OpenRouter", "SelfHosted", "vLLM-OpenAI"}
-_OPTIONS_TEST_SIZE = "dataset_options.max_test_size"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -208,7 +207,7 @@ def _code_validation(data: Nested) -> list[str]:
         data["dataset"] = f"hub:{dataset}"
         changes.append(f"dataset: {dataset!r} is written {data['dataset']!r} now")
     if isinstance(options, dict) and options.get("max_test_size") is not None:
-        changes += rename(data, _OPTIONS_TEST_SIZE, "code_validation.max_test_size")
+        changes += rename(data, "dataset_options.max_test_size", "code_validation.max_test_size")
     return changes
 
 
