@@ -76,7 +76,7 @@ class _Request:
 
 
 @task(
-    task_run_name=lambda parameters: str(parameters["request"].call.label),
+    task_run_name=lambda parameters: parameters["request"].call.label,  # type: ignore[arg-type]
     cache_policy=NO_CACHE,
     persist_result=False,
     log_prints=False,
