@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ratchet.errors import DataError
-from ratchet.lazy import require_packages
 
 
 def load_hub_splits(name: str, how_to_use: str, config: str | None = None) -> Mapping[str, Any]:
@@ -22,9 +22,7 @@ def load_hub_splits(name: str, how_to_use: str, config: str | None = None) -> Ma
     the folder ``FOLDER``, for messages. ``config`` is one of the dataset's configurations, if it
     has several; a local copy without configurations is used unchanged.
     """
-    require_packages(["datasets"], f"dataset {name}")
-    import datasets
-
+    datasets = _import_datasets(name)
     folder = Path(name).expanduser()
     try:
         if not folder.is_dir():
@@ -58,3 +56,14 @@ def hash_files(path: Path) -> dict[str, str]:
         for file in files
         if file.is_file()
     }
+
+
+def _import_datasets(name: str) -> ModuleType:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"dataset {name}: reading it needs the package datasets. Install it with:"
+            " pip install 'ratchet-experiments[hub]'"
+        ) from error
+    return datasets  # type: ignore[no-any-return] # untyped package
