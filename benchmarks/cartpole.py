@@ -9,40 +9,16 @@ seeds of frames per CPU-second (median over iterations) and of the CPU-seconds t
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from separate_process import run_player
 
 NAMES = ("ratchet", "torchrl", "stable-baselines3", "plain torch")
 SCRIPT = Path(__file__).with_name("cartpole_players.py")
-
-
-def run(name: str, seed: int, minibatch: int) -> dict[str, Any]:
-    """Train one library with one seed in a separate process."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(SCRIPT.parents[1]),
-        "PYTHONWARNINGS": "ignore",
-    }
-    finished = subprocess.run(
-        [sys.executable, str(SCRIPT), name, str(seed), str(minibatch)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if finished.returncode:
-        raise SystemExit(f"{name}, seed {seed}:\n{finished.stderr[-2000:]}")
-    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    return result
 
 
 def show(results: dict[str, list[dict[str, Any]]], minibatch: int) -> Table:
@@ -84,7 +60,7 @@ def main() -> None:
     console = Console()
     for seed in range(arguments.seeds):
         for name in arguments.only:
-            results[name].append(run(name, seed, arguments.minibatch))
+            results[name].append(run_player(SCRIPT, name, seed, arguments.minibatch))
             console.print(f"seed {seed}  {name:18s} {results[name][-1]}")
     console.print(show(results, arguments.minibatch))
 

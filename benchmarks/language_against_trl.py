@@ -9,16 +9,13 @@ float32 without checkpointing, logging or saving, and one batch for all completi
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import fmean, median
 from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
+from separate_process import run_player
 
 NAMES = ("ratchet", "trl")
 SCRIPT = Path(__file__).with_name("language_players.py")
@@ -27,27 +24,6 @@ Targets: exact match from at most .05 to a mean of at least .8 and a minimum of 
 CPU-seconds per seed; twice TRL's completions per CPU-second."""
 
 Figures: TypeAlias = dict[str, float]
-
-
-def run(name: str, seed: int, steps: int) -> Figures:
-    """Train one library with one seed in a separate process."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(SCRIPT.parents[1]),
-        "PYTHONWARNINGS": "ignore",
-    }
-    finished = subprocess.run(
-        [sys.executable, str(SCRIPT), name, str(seed), str(steps)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if finished.returncode:
-        raise SystemExit(f"{name}, seed {seed}:\n{finished.stderr[-2000:]}")
-    figures: Figures = json.loads(finished.stdout.splitlines()[-1])
-    return figures
 
 
 def show(results: dict[str, list[Figures]], steps: int) -> Table:
@@ -88,7 +64,7 @@ def main() -> None:
     console = Console(width=150)
     for seed in range(arguments.seeds):
         for name in NAMES:
-            results[name].append(run(name, seed, arguments.steps))
+            results[name].append(run_player(SCRIPT, name, seed, arguments.steps))
             rounded = {part: float(f"{n:.4g}") for part, n in results[name][-1].items()}
             console.print(f"seed {seed}  {name:8s} {rounded}")
     console.print(show(results, arguments.steps))

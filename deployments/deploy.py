@@ -37,10 +37,8 @@ from ratchet.shadowing import refuse_working_folder
 from trainers.registry import TRAINERS
 
 PREFECT_FILE = Path(__file__).with_name("prefect.yaml")
-FLOW = "experiment-from-file"
 ENTRYPOINT = "flows.deployed.experiment_from_file"
 POOL_TYPES = ("process", "docker", "kubernetes")
-_IMAGE_FOLDER = "/work"
 _CRON_FIELDS, _SHOWN_DATES = 5, 3
 WHEN_BUSY = ("queue", "skip")
 """What happens to a run that exceeds the limit."""
@@ -214,7 +212,7 @@ def deploy(
         raise LocalStackError(f"no response from a Prefect server at {api_url}. Run `ratchet up`.")
     environment |= {"RATCHET_POOL": pool, **HEARTBEAT_VARIABLES}
     if pool_type != "process":  # location of the files in the image
-        environment["RATCHET_PROJECT"] = _IMAGE_FOLDER
+        environment["RATCHET_PROJECT"] = "/work"
     _create_pool(environment, pool, pool_type)
     for name, slots in (queues or {}).items():
         _limit_queue(environment, pool, name, slots)
@@ -273,7 +271,7 @@ def deploy_experiments(
 def _register_form(environment: dict[str, str], name: str, experiment: ExperimentFile) -> None:
     """Replace the form of all files, which ``prefect deploy`` has registered, by that of one."""
     api_url, login = environment["PREFECT_API_URL"], environment.get(PREFECT_AUTH)
-    path = quote(f"{FLOW}/{name}")
+    path = quote(f"experiment-from-file/{name}")
     deployment = json.loads(get_text(f"{api_url}/deployments/name/{path}", login=login) or "{}")
     if deployment:
         file, general = deployment["parameters"]["file"], deployment["parameter_openapi_schema"]
@@ -300,10 +298,6 @@ def _close_forms(environment: dict[str, str], names: Sequence[str]) -> None:
             form = {"parameter_openapi_schema": schema}
             if get_text(f"{api_url}/deployments/{deployment['id']}", form, login, "PATCH") is None:
                 raise _refused_form(api_url, deployment["name"])
-
-
-def _is_file(argument: str) -> bool:
-    return "=" not in argument and not argument.startswith("~")
 
 
 def _named(files: Sequence[str], name: str | None) -> dict[str, str]:
@@ -390,7 +384,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--when-busy", choices=WHEN_BUSY, default="queue")
     parser.add_argument("arguments", nargs="*", help="experiment files, then overrides")
     options = parser.parse_args(arguments)
-    overrides = list(dropwhile(_is_file, options.arguments))
+    overrides = list(dropwhile(lambda each: "=" not in each and each[:1] != "~", options.arguments))
     files = options.arguments[: len(options.arguments) - len(overrides)]
     try:
         if not options.arguments:

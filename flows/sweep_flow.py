@@ -1,23 +1,29 @@
 """The ``sweep`` flow: one experiment per member, sequentially or in parallel.
 
-A sweep that is started again resumes: stages that its members have finished are in the store.
+A sweep that is started again resumes: stages that its members have finished are in the store. A
+member whose worker dies is resumed by another one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from prefect import flow
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
 
 from flows.experiment_flow import experiment
+from flows.process.flow_runs import states_by_name
 from flows.process.heartbeats import END_HOOKS
+from flows.process.progress import format_seconds
+from flows.runners.base import Answer, Runner
 from flows.runners.factory import open_runner
-from flows.runs.pause_and_cancel import cancelled_when_interrupted
+from flows.runs.pause_and_cancel import cancel_flow_run_of, cancelled_when_interrupted
 from flows.runs.resolve import RESOLVED_EXPERIMENT
-from flows.sweeps.dispatch import MemberDone, run_concurrently
-from flows.sweeps.member_progress import MemberProgress
 from flows.sweeps.members import (
     RESOLVED_SWEEP,
     ResolvedSweep,
@@ -28,15 +34,24 @@ from flows.sweeps.members import (
 from flows.sweeps.preregistration import preregister
 from flows.sweeps.summary import sync_mlflow
 from flows.sweeps.trials import Trials
-from ratchet.errors import ParameterError, StageFailedError
+from ratchet.errors import ParameterError, RatchetError, StageFailedError, WorkerDiedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import OptunaSweep
 from ratchet.reports.sweep.page import LiveSweepPage
+from ratchet.tracking.live_file import read_live
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
 from ratchet.tracking.sweep_folder import write_sweep
 from trainers.progress import IterationContext
+
+logger = logging.getLogger(__name__)
+
+MemberDone = Callable[[SweepMember, dict[str, Any]], None]
+_INTERVAL_SECONDS = 5.0
+_SILENT_SECONDS = 60.0  # after which the time since the last progress is shown
+_NUM_SHOWN = 3
 
 
 @flow(name="sweep", persist_result=False, validate_parameters=False, **END_HOOKS)
@@ -201,3 +216,154 @@ def _describe_failures(failures: dict[str, str], num_members: int) -> str:
         " --retry-failed only these."
     )
     return "\n".join(lines)
+
+
+async def run_concurrently(
+    members: Iterable[SweepMember], done: MemberDone, runner: Runner
+) -> None:
+    """Run members in order, with as many concurrent ones as the runner has slots.
+
+    ``done`` is called with each finished member and its response: ``result``, an
+    :class:`flows.runs.result.ExperimentResult` as plain data, or ``error``. The next member is
+    requested only after that, so that its choice can depend on the finished ones.
+    """
+    waiting = iter(members)
+
+    async def run_waiting() -> None:
+        for member in waiting:
+            done(member, await _run(member, runner))
+
+    workers = [asyncio.ensure_future(run_waiting()) for _ in range(runner.slots)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def _run(member: SweepMember, runner: Runner) -> dict[str, Any]:
+    settings = member.experiment.settings
+    path = member.experiment.run_path
+    attempts = _run_member.with_options(
+        task_run_name=lambda: member.label,  # not a str, which Prefect would format
+        retries=settings.retries,
+        retry_delay_seconds=settings.retry_delay_seconds,
+        retry_condition_fn=_has_lost_its_worker,
+    )
+    try:
+        return {"result": await attempts(_Submission(member, runner))}
+    except WorkerDiedError as error:
+        if (path / "manifest.json").exists():  # its process is gone and cannot record it
+            folder = RunFolder(path)
+            folder.set_status("failed", str(error))
+            folder.log_event("failed", str(error))
+        return {"error": str(error)}
+    except asyncio.CancelledError:
+        if (path / "manifest.json").exists():  # its worker has been terminated
+            cancel_flow_run_of(RunFolder(path))
+        raise
+    except Exception as error:  # noqa: BLE001 -- a failure must not stop other members
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+class _Submission:
+    """Passes a member to its task without data that Prefect would inspect."""
+
+    def __init__(self, member: SweepMember, runner: Runner) -> None:
+        self._member, self._runner = member, runner
+        self._attempts = 0
+
+    async def submit(self) -> Answer:
+        """Run the member with all its stages in one worker; warn if the worker is lost."""
+        self._attempts += 1
+        inline = self._member.experiment.with_settings(
+            runner="inline", cluster_address=None, progress="none"
+        )
+        request = {"work": "member", "parameters": inline.flow_parameters()}
+        try:
+            return await self._runner.submit(request)
+        except WorkerDiedError as error:
+            has_more = self._attempts <= self._member.experiment.settings.retries
+            logger.warning(
+                "member %s lost its worker at attempt %d, %s: %s",
+                self._member.label,
+                self._attempts,
+                "retrying" if has_more else "no retries left",
+                error,
+            )
+            raise
+
+
+@task(name="member", cache_policy=NO_CACHE, persist_result=False, log_prints=False)
+async def _run_member(submission: _Submission) -> Answer:
+    return await submission.submit()
+
+
+async def _has_lost_its_worker(task: Any, run: TaskRun, state: State[Any]) -> bool:  # noqa: ANN401
+    """Return whether only the worker failed; failed stages are retried separately."""
+    try:
+        await state.aresult(raise_on_failure=True)
+    except WorkerDiedError:
+        return True
+    except Exception:  # noqa: BLE001 -- any error of a member
+        return False
+    return False
+
+
+class MemberProgress:
+    """Describes the running members in the sweep's progress.
+
+    A member's run folder contains its progress if this machine has access to it. Otherwise, and for
+    members that no process runs, the state of their flow run on the Prefect server is shown.
+    """
+
+    def __init__(self, states: Callable[[list[str]], dict[str, str]] = states_by_name) -> None:
+        self._states = states
+        self._running: dict[str, SweepMember] = {}
+
+    def started(self, members: Iterable[SweepMember]) -> Iterator[SweepMember]:
+        """Yield the members; each is running from then on."""
+        for member in members:
+            self._running[member.run_id] = member
+            yield member
+
+    def ended(self, member: SweepMember) -> None:
+        """Remove a member that is no longer running."""
+        del self._running[member.run_id]
+
+    async def show(self, progress: IterationContext) -> None:
+        """Update the description of the progress until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL_SECONDS)
+            if self._running:
+                try:
+                    progress.set_description(await asyncio.to_thread(self.describe))
+                except (OSError, RatchetError) as error:  # e.g. a shared folder that is away
+                    logger.warning("could not read the progress of members: %s", error)
+
+    def describe(self) -> str:
+        """Return one line about the running members."""
+        members = list(self._running.values())
+        states = self._states([member.run_id for member in members])
+        lines = [
+            f"{member.label}: {_status(member, states.get(member.run_id))}"
+            for member in members[:_NUM_SHOWN]
+        ]
+        more = len(members) - len(lines)
+        return "Sweep · " + "; ".join([*lines, *([f"{more} more"] if more else [])])
+
+
+def _status(member: SweepMember, state: str | None) -> str:
+    """Return the progress in a member's run folder, or the state of its flow run."""
+    path = member.experiment.run_path
+    folder = RunFolder(path) if (path / "manifest.json").exists() else None
+    status = folder.status if folder is not None else None
+    live = read_live(path) if status == "running" else None
+    if folder is None or live is None:
+        parts = [status, f"{state.lower()} in Prefect" if state else None]
+        return ", ".join(filter(None, parts)) or "waiting"
+    count = f" {live['done']}/{live['expected']}" if live["expected"] else ""
+    silent = time.time() - live["time"]
+    since = f", no progress for {format_seconds(silent)}" if silent > _SILENT_SECONDS else ""
+    return f"{live['doing'] or 'running'}{count}, {len(folder.manifest.stages)} stages done{since}"

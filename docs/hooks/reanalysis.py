@@ -75,8 +75,9 @@ def page() -> str:
         f" {len(changed) - lost} only now.",
     ]
     for study, rows in studies.items():
+        title = (RESULTS / f"{study}.md").read_text().splitlines()[0].removeprefix("# ")
         lines += [
-            f"\n## [{_title(study)}]({study}.md)\n",
+            f"\n## [{title}]({study}.md)\n",
             f"| {' | '.join(COLUMNS)} |",
             f"| --- |{' ---: |' * (len(COLUMNS) - 1)}",
             *map(str, rows),
@@ -123,7 +124,3 @@ def _published_differences(study: str) -> Iterator[dict[str, str]]:
     for row in rows:
         cells = dict(zip(head, row, strict=True))
         yield {"corrected p": cells["p"].partition(" (")[0], **cells}
-
-
-def _title(study: str) -> str:
-    return (RESULTS / f"{study}.md").read_text().splitlines()[0].removeprefix("# ")

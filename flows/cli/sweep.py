@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeGuard
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from flows.sweeps.points import Grid
     from ratchet.experiment_files.loading import ExperimentFile
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.parameters.sweeps import GridSweep, SweepSpec
     from ratchet.tracking.sweep_folder import SweepMemberRecord
 
 MAX_LISTED = 50
@@ -71,13 +70,14 @@ def sweep(
     earlier results and may prune them.
     """
     from flows.sweeps.members import read_sweep_file
+    from ratchet.parameters.sweeps import GridSweep
 
     experiment, spec, settings = read_sweep_file(file, assignments or [])
     if not dry_run:  # Prefect's server starts while this process imports packages
         from flows.runs.run import prepare_process
 
         prepare_process(settings)
-    elif _is_large(spec):
+    elif isinstance(spec, GridSweep) and math.prod(map(len, spec.parameters.values())) > MAX_LISTED:
         _list_some(experiment, spec.parameters, settings)
         return
     from flows.sweeps.members import resolve_sweep
@@ -99,14 +99,6 @@ def sweep(
         return
     _run(replace(resolved, retry_failed=retry_failed), parallel, quiet=no_progress)
     print_plain(f"Compare  {compare}")
-
-
-def _is_large(spec: SweepSpec) -> TypeGuard[GridSweep]:
-    from ratchet.parameters.sweeps import GridSweep
-
-    if not isinstance(spec, GridSweep):
-        return False
-    return math.prod(map(len, spec.parameters.values())) > MAX_LISTED
 
 
 def _run(resolved: ResolvedSweep, parallel: int, *, quiet: bool) -> None:

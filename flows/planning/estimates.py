@@ -146,9 +146,11 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
 
 
 def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
-    language = keys.hyper_params.language
+    language, grpo = keys.hyper_params.language, keys.hyper_params.grpo.settled
     if call.kind.span in ("iteration", "iterations"):
-        tasks = int(language.tasks_per_step) * _tries(keys.hyper_params)
+        resamples = grpo.max_resamples if grpo.dynamic_sampling else 0
+        retries = language.failures.retries if language.failures.policy == "retry" else 0
+        tasks = int(language.tasks_per_step) * (1 + resamples) * (1 + retries)
         return _iterations(keys, call) * tasks * int(language.group_size)
     if call.stage in ("validate", "test"):
         dataset = "validation" if call.stage == "validate" else call.detail
@@ -167,13 +169,6 @@ def _iterations(keys: LanguageArmKeys, call: StageCall) -> int:
     return (
         stop - start + (is_behind and start == 0)
     )  # its own first iteration, then always the next one
-
-
-def _tries(params: HyperParameters) -> int:
-    """Return the maximum attempts per task and iteration, with resampling and retries."""
-    failures, grpo = params.language.failures, params.grpo.settled
-    resamples = grpo.max_resamples if grpo.dynamic_sampling else 0
-    return (1 + resamples) * (1 + (failures.retries if failures.policy == "retry" else 0))
 
 
 def _turns(params: HyperParameters) -> int:

@@ -63,7 +63,7 @@ class _Loader(importlib.abc.Loader):
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
         marks = {
-            "allow_in_graph": _unmarked,
+            "allow_in_graph": lambda function: function,
             "assume_constant_result": _marked_constant,
             "disable": _disable_dynamo,
         }
@@ -79,10 +79,6 @@ class _Loader(importlib.abc.Loader):
                 setattr(torch.compiler, name, mark)
             if vars(torch)["_dynamo"] is compiler:
                 del vars(torch)["_dynamo"]
-
-
-def _unmarked(function: _Function) -> _Function:
-    return function
 
 
 def _marked_constant(function: _Function) -> _Function:

@@ -36,8 +36,6 @@ RESULT = "ratchet-result"
 """Type of the artifact with a member's result."""
 _POLL_SECONDS = 2.0
 _MAX_PARALLEL = 1000
-_FLOW = "experiment-member"
-_ENTRYPOINT = "flows.runners.member_flow.experiment_member"
 
 
 class WorkPool:
@@ -138,12 +136,12 @@ async def open_work_pool(settings: ExperimentSettings) -> WorkPool:
             describe(
                 f"Work pool {name} has no worker. Start one: `prefect worker start --pool {name}`"
             )
-        flow_id = await client.create_flow_from_name(_FLOW)
+        flow_id = await client.create_flow_from_name("experiment-member")
         deployment = await client.create_deployment(
             flow_id,
             name=f"member-{name}",
             work_pool_name=name,
-            entrypoint=_ENTRYPOINT,
+            entrypoint="flows.runners.member_flow.experiment_member",
             job_variables={"env": HEARTBEAT_VARIABLES},
             enforce_parameter_schema=False,
         )

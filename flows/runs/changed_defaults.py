@@ -10,7 +10,7 @@ from flows.runs.pinned_stages import arm_keys, pin_changed_stages
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.hyper_parameters import HyperParameters, set_path
 from ratchet.parameters.identity import DefaultChange, earlier_defaults
-from ratchet.parameters.reading.deep_merge import expand_paths
+from ratchet.parameters.reading.deep_merge import expand_paths, has_path
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from tasks.text.files import stage_usage
 from tasks.text.keys import TextArmKeys
@@ -138,10 +138,12 @@ def _paid_stages(
 
 def _is_named(named: Mapping[str, Any], path: str) -> bool:
     """Return whether nested values, or a phase's changes, contain a path or its agent's default."""
-    parts = path.split(".")
+    section, *names = path.split(".")
     layers = [named, *_changes_of_phases(named.get("phases", ()))]
-    paths = [parts, ["agents", DEFAULT_AGENT, *parts[2:]]] if parts[0] == "agents" else [parts]
-    return any(_contains(layer, each) for layer in layers for each in paths)
+    paths = [path]
+    if section == "agents":
+        paths.append(".".join([section, DEFAULT_AGENT, *names[1:]]))
+    return any(has_path(layer, each) for layer in layers for each in paths)
 
 
 def _changes_of_phases(phases: object) -> Iterator[Mapping[str, Any]]:
@@ -152,11 +154,3 @@ def _changes_of_phases(phases: object) -> Iterator[Mapping[str, Any]]:
         changes = phase.get("changes") if isinstance(phase, Mapping) else None
         if isinstance(changes, Mapping):
             yield expand_paths(changes, "changes")
-
-
-def _contains(values: object, path: list[str]) -> bool:
-    for name in path:
-        if not isinstance(values, Mapping) or name not in values:
-            return False
-        values = values[name]
-    return True

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
     from ratchet.tracking.manifest import StageRecord
     from ratchet.tracking.run_folder import RunFolder
-    from ratchet.tracking.stage_kinds import StageKind
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +82,10 @@ class DerivedFiles:
         if TRANSCRIPTS_FILE not in manifest.files or not is_enabled:
             return []
         kind = self._folder.manifest.kind_of(manifest.stage)
-        name = _transcripts_name(kind, record)
+        if kind.span != "iteration":
+            name = f"{record.stage}.jsonl"
+        else:  # during training
+            name = f"{'test-' if kind.curves == 'testing' else ''}{record.iteration}.jsonl"
         path = self._folder.transcripts_path / record.arm / name
         number = self._folder.manifest.settings.get("num_rollout_samples")
         if number is None:
@@ -174,13 +176,6 @@ def note_rebuilt(folder: RunFolder, names: list[str]) -> None:
         text = f"missing or different from the stored stages, rebuilt: {', '.join(names)}"
         folder.log_event("rebuilt", text)
         logger.warning("run %s: %s", folder.run_id, text)
-
-
-def _transcripts_name(kind: StageKind, record: StageRecord) -> str:
-    """Return the name of transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
-    if kind.span != "iteration":
-        return f"{record.stage}.jsonl"
-    return f"{'test-' if kind.curves == 'testing' else ''}{record.iteration}.jsonl"
 
 
 def _write(path: Path, content: str | bytes) -> list[Path]:

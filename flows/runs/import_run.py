@@ -129,7 +129,8 @@ def _read(archive: Archive, path: Path) -> _Content:
     for stage in stages:
         for name, entry in stage.files.items():
             expected[f"{STAGES_FOLDER}/{stage.key}/{name}"] = entry
-    extra = archive.sizes.keys() - expected.keys() - {INDEX_NAME, *map(_manifest_name, stages)}
+    manifests = {f"{STAGES_FOLDER}/{stage.key}/{MANIFEST_NAME}" for stage in stages}
+    extra = archive.sizes.keys() - expected.keys() - manifests - {INDEX_NAME}
     strange = [name for name in index.files if not _belongs(name)]
     if extra or strange:
         raise DataError(f"{path}: unexpected file {sorted({*extra, *strange})[0]!r}.")
@@ -164,10 +165,6 @@ def _read_stage(archive: Archive, key: str, digest: str, path: Path) -> Manifest
     if not is_true:
         raise DataError(f"{path}: the content of stage {key} does not match its key.")
     return manifest
-
-
-def _manifest_name(stage: Manifest) -> str:
-    return f"{STAGES_FOLDER}/{stage.key}/{MANIFEST_NAME}"
 
 
 def _refuse_another(path: Path, run: RunManifest) -> None:

@@ -118,7 +118,8 @@ def choose(search: SearchSection, published: Published) -> dict[str, Values]:
 
     Raises DataError if an arm lacks results of some values, or has different numbers of seeds.
     """
-    points = [dict(zip(search.values, each, strict=True)) for each in _combinations(search)]
+    combinations = itertools.product(*search.values.values())
+    points = [dict(zip(search.values, each, strict=True)) for each in combinations]
     scores = _scores(search, published, points)
     arms = list(search.arms or scores)
     rule = search.choose
@@ -129,10 +130,6 @@ def choose(search: SearchSection, published: Published) -> dict[str, Values]:
         choices = {arm: points[_best(rule, points, scores[arm])] for arm in arms}
     followers = {arm: choices[followed] for arm, followed in rule.follow.items()}
     return {arm: dict(values) for arm, values in {**choices, **followers}.items()}
-
-
-def _combinations(search: SearchSection) -> list[tuple[Any, ...]]:
-    return list(itertools.product(*search.values.values()))
 
 
 def _scores(

@@ -108,7 +108,12 @@ class StudyCommands:
         assignments = [
             *(f"{path}={_listed(values)}" for path, values in search.values.items()),
             "validation.replaces_test=true",
-            *self._searched_arms(search),
+            *(  # remove a searched value from arms that set it themselves
+                f"~arms.{arm}.{path}"
+                for arm in self._searched(search)
+                for path in search.values
+                if path in _prefixes(self.experiment.arm_changes.get(arm, {}))
+            ),
         ]
         num_points = math.prod(map(len, search.values.values()))
         yield self._sweep(Part.SEARCH, search, name, assignments, num_points)
@@ -242,15 +247,6 @@ class StudyCommands:
                     f" {', '.join(arms)}.{nearest(arm, arms)}"
                 )
         return search.arms or arms
-
-    def _searched_arms(self, search: SearchSection) -> list[str]:
-        """Return overrides that remove a searched value from arms that set it themselves."""
-        return [
-            f"~arms.{arm}.{path}"
-            for arm in self._searched(search)
-            for path in search.values
-            if path in _prefixes(self.experiment.arm_changes.get(arm, {}))
-        ]
 
     def _pairs(self, search: SearchSection) -> list[str]:
         """Return the pairs of each other value and the one to compare with, in each arm."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, nearest
 from ratchet.experiment_files.base_run import name_arm
@@ -49,7 +49,9 @@ def attack_parameters(
         Settings that contain the runs folder.
     """
     if is_chat_run(trained):
-        new, frozen = _chat_models(trained_models(run, settings)[agent])
+        new = {"freeze_agent": False, **_LEARNS}
+        model = trained_models(run, settings)[agent]
+        frozen = {"model_name": model, "shared_model_group": None, "freeze_agent": True}
     else:
         new, frozen = _networks(trained, name_arm(*run), agent, others)
     data = trained.to_dict()
@@ -63,19 +65,10 @@ def attack_parameters(
     return HyperParameters.from_dict(fixed_data(data, trained))
 
 
-_Changes: TypeAlias = dict[str, Any]
-
-
-def _chat_models(trained_model: str) -> tuple[_Changes, _Changes]:
-    """Return the changes of the attackers, and those of the attacked agent."""
-    frozen = {"model_name": trained_model, "shared_model_group": None, "freeze_agent": True}
-    return {"freeze_agent": False, **_LEARNS}, frozen
-
-
 def _networks(
     trained: HyperParameters, source: str, agent: str, others: Sequence[str]
-) -> tuple[_Changes, _Changes]:
-    """Return the changes of the attackers, and those of the attacked agent, as for chat models."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the changes of the attackers, and those of the attacked agent."""
     new = {"load_checkpoint_and_parameters": False, "checkpoint_run_id": None, **_LEARNS}
     new |= {"is_random": False, "use_manual_architecture": False}
     new |= {name: {} for name in trained.agents[agent].to_dict() if name.endswith("lr_factor")}

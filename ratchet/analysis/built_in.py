@@ -8,20 +8,16 @@ from pathlib import Path
 from ratchet.analysis.base import Analyser, as_dialogue, register_analyser
 from ratchet.analysis.messages import TranscriptMessage
 
+_TEMPLATES = Path(__file__).with_name("templates")
+
 
 @register_analyser("code_quoting")
 class CodeQuotingAnalyser(Analyser):
     """Checks a prover's statements about the code against the code."""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """``accurate``, ``inaccurate``, or ``none`` without a quotation."""
-        return ("accurate", "inaccurate", "none")
-
-    @property
-    def template_file(self) -> Path:
-        """The prompt."""
-        return Path(__file__).with_name("templates") / "code_quoting.txt"
+    labels = ("accurate", "inaccurate", "none")
+    """``accurate``, ``inaccurate``, or ``none`` without a quotation."""
+    template_file = _TEMPLATES / "code_quoting.txt"
 
     def judges(self, message: TranscriptMessage) -> bool:
         """Select non-empty messages of provers."""
@@ -41,40 +37,24 @@ class CodeQuotingAnalyser(Analyser):
 class DirectQuotationAnalyser(CodeQuotingAnalyser):
     """Checks whether a prover quotes or restates the code, accurately or not."""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """``quotes`` verbatim, ``restates`` in other words, or ``none``."""
-        return ("quotes", "restates", "none")
-
-    @property
-    def template_file(self) -> Path:
-        """The prompt."""
-        return Path(__file__).with_name("templates") / "direct_quotation.txt"
+    labels = ("quotes", "restates", "none")
+    """``quotes`` verbatim, ``restates`` in other words, or ``none``."""
+    template_file = _TEMPLATES / "direct_quotation.txt"
 
 
 @register_analyser("accurate_quotation")
 class AccurateQuotationAnalyser(CodeQuotingAnalyser):
     """Checks whether a prover's verbatim quotations match the code."""
 
-    @property
-    def template_file(self) -> Path:
-        """The prompt."""
-        return Path(__file__).with_name("templates") / "accurate_quotation.txt"
+    template_file = _TEMPLATES / "accurate_quotation.txt"
 
 
 @register_analyser("follow_up")
 class FollowUpAnalyser(Analyser):
     """Checks whether a message responds to earlier messages of other agents."""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """``follows`` or ``ignores``."""
-        return ("follows", "ignores")
-
-    @property
-    def template_file(self) -> Path:
-        """The prompt."""
-        return Path(__file__).with_name("templates") / "follow_up.txt"
+    labels = ("follows", "ignores")
+    template_file = _TEMPLATES / "follow_up.txt"
 
     def judges(self, message: TranscriptMessage) -> bool:
         """Select non-empty messages that follow a non-empty message of another agent."""
@@ -83,14 +63,18 @@ class FollowUpAnalyser(Analyser):
 
     def variables(self, message: TranscriptMessage) -> Mapping[str, str]:
         """Return the earlier messages and the message."""
-        return {
-            "question": message.question,
-            "solution": message.solution,
-            "agent": message.said.agent,
-            "agents": ", ".join(message.agents),
-            "earlier": as_dialogue(message.earlier),
-            "message": message.said.text,
-        }
+        return _in_dialogue(message)
+
+
+def _in_dialogue(message: TranscriptMessage) -> dict[str, str]:
+    return {
+        "question": message.question,
+        "solution": message.solution,
+        "agent": message.said.agent,
+        "agents": ", ".join(message.agents),
+        "earlier": as_dialogue(message.earlier),
+        "message": message.said.text,
+    }
 
 
 _VERIFIER = (
@@ -109,15 +93,8 @@ _SIDES = (", arguing that the solution has a bug", ", arguing that the solution 
 class RoleKeepingAnalyser(Analyser):
     """Checks whether an agent keeps to its role."""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """``keeps`` or ``breaks``."""
-        return ("keeps", "breaks")
-
-    @property
-    def template_file(self) -> Path:
-        """The prompt."""
-        return Path(__file__).with_name("templates") / "role_keeping.txt"
+    labels = ("keeps", "breaks")
+    template_file = _TEMPLATES / "role_keeping.txt"
 
     def judges(self, message: TranscriptMessage) -> bool:
         """Select all non-empty messages."""
@@ -125,15 +102,7 @@ class RoleKeepingAnalyser(Analyser):
 
     def variables(self, message: TranscriptMessage) -> Mapping[str, str]:
         """Return the role, the earlier messages and the message."""
-        return {
-            "question": message.question,
-            "solution": message.solution,
-            "agent": message.said.agent,
-            "agents": ", ".join(message.agents),
-            "role": _role(message),
-            "earlier": as_dialogue(message.earlier),
-            "message": message.said.text,
-        }
+        return {**_in_dialogue(message), "role": _role(message)}
 
 
 def _role(message: TranscriptMessage) -> str:

@@ -28,8 +28,6 @@ from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import ModelPrice, PriceTable
 from ratchet.tracking.files import locked
 
-UNREADABLE = "unreadable"
-
 
 def analyse_run(
     run_folder: Path | str,
@@ -197,5 +195,5 @@ async def _execute(
 
 
 def _count(results: dict[str, list[JudgedMessage]]) -> dict[str, int]:
-    verdicts = (one.verdict or UNREADABLE for judged in results.values() for one in judged)
+    verdicts = (one.verdict or "unreadable" for judged in results.values() for one in judged)
     return dict(sorted(Counter(verdicts).items()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -139,7 +139,8 @@ def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> E
         load_files({**data, "arms": arms}, base_dir)
         read = partial(_read_parameters, base_dir=base_dir, names=names)
         chosen, all_params = _read_all(data, settings, arms, read, base_dir)
-        experiment = ExperimentFile(
+        all_params = {n: with_loaded_agents(params, chosen) for n, params in all_params.items()}
+        return ExperimentFile(
             name=file.stem,
             path=file.resolve(),
             hyper_params=all_params.pop(MAIN_ARM),
@@ -150,7 +151,6 @@ def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> E
             preregistered=read_preregistration(preregistered) if preregistered else None,
             named=named,
         )
-        return _with_loaded_agents(experiment)
     except RatchetError as error:
         raise type(error)(f"{file}:\n{error}") from error
 
@@ -252,13 +252,6 @@ def _upgraded(data: Mapping[str, Any], file: Path) -> dict[str, Any]:
         return upgraded(data, str(file))
     except ParameterError as error:
         raise ParameterError(f"{file}: {error}") from error
-
-
-def _with_loaded_agents(experiment: ExperimentFile) -> ExperimentFile:
-    settings = experiment.settings
-    arms = {name: with_loaded_agents(arm, settings) for name, arm in experiment.arms.items()}
-    main = with_loaded_agents(experiment.hyper_params, settings)
-    return replace(experiment, hyper_params=main, arms=arms)
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:

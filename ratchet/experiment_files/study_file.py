@@ -28,8 +28,6 @@ from ratchet.parameters.reading.yaml_files import read_mapping
 from ratchet.parameters.sweeps import expand_values
 from ratchet.tracking.preregistration import ACCURACY, PairText
 
-LOCK_SUFFIX = ".lock"
-
 
 def _expand_seeds(value: object) -> object:
     if not isinstance(value, str | int | list):
@@ -255,7 +253,7 @@ class StudyFile:
     @property
     def lock(self) -> Path:
         """The file of the searches' choices."""
-        return self.path.with_suffix(LOCK_SUFFIX)
+        return self.path.with_suffix(".lock")
 
     @property
     def data(self) -> Path:

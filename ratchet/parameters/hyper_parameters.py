@@ -38,7 +38,6 @@ from ratchet.parameters.reading.messages import (
 )
 from ratchet.parameters.trainers import MAX_ITERATIONS, TrainerReference
 
-_OWN_MODULES = "ratchet."
 OMITTED_IF_EMPTY = frozenset({"phases", "files"})
 """Parameters that plain data contain only if they are not empty."""
 
@@ -184,7 +183,7 @@ class HyperParameters(BaseModel):
         result = {n: v for n, v in result.items() if v or n not in OMITTED_IF_EMPTY}
         for name, section in sorted(SECTIONS.items()):
             values = getattr(self, name)
-            is_own = section.model.__module__.startswith(_OWN_MODULES)
+            is_own = section.model.__module__.startswith("ratchet.")
             is_read = is_own or section.may_be_read("scenarios", self.scenario)
             if is_read or values != section.model():
                 result[name] = values.to_dict()

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 
-_BUILT_IN = "ratchet.scenarios."
-
-
 def parameters_read(
     hyper_params: HyperParameters,
     purposes: Collection[Purpose],
@@ -137,7 +134,7 @@ def data_seed(hyper_params: HyperParameters) -> int:
 def _dataset_seed(hyper_params: HyperParameters) -> int | None:
     """Return the ``dataset_seed`` of Ratchet's scenario; None for others, which may not read it."""
     for section in SECTIONS.values():
-        is_built_in = section.model.__module__.startswith(_BUILT_IN)
+        is_built_in = section.model.__module__.startswith("ratchet.scenarios.")
         if is_built_in and hyper_params.scenario in section.scenarios:
             seed: int | None = getattr(getattr(hyper_params, section.name), "dataset_seed", None)
             if seed is not None:

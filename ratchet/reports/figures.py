@@ -21,7 +21,6 @@ Compute = Callable[[str, str], Value]
 """Returns the value of a formula, given the name of a page ("" for the document's own) and it."""
 
 _NUMBER = r"[−+]?\d[\d,]*(?:\.\d+)?"
-_ATTACKS = "attacks"
 _ROUNDING = 1e-9
 _FIGURE = re.compile(
     rf"(?P<figure>(?:{_NUMBER}\sto\s|< )?{_NUMBER})(?P<unit>\s%|\spoints?)?"
@@ -59,7 +58,7 @@ def check_document(document: Path, results: Path) -> list[Figure]:
     @cache
     def data(page: str) -> tuple[Published, dict[str, Scores]]:
         published = read_published(results / f"{page}.json")
-        attacks = results / _ATTACKS / f"{page}.json"
+        attacks = results / "attacks" / f"{page}.json"
         return published, read_attacks(attacks, published) if attacks.exists() else {}
 
     path = document.with_suffix("")

@@ -14,10 +14,10 @@ from ratchet.reports.curves import by_family, curve_figures
 from ratchet.reports.labels import ranges
 from ratchet.reports.page import figures_json, page_environment, plotly_script, shared_plotly_script
 from ratchet.reports.plots import group_figures, tested_figures
-from ratchet.reports.returns import ReturnRow, return_difference_rows, return_rows, returns_headline
 from ratchet.reports.tables import (
     AccuracyRow,
     DifferenceRow,
+    ReturnRow,
     accuracy_rows,
     difference_rows,
     duration,
@@ -25,6 +25,9 @@ from ratchet.reports.tables import (
     group_tables,
     num_iterations,
     parameter_rows,
+    return_difference_rows,
+    return_rows,
+    returns_headline,
     stage_summaries,
     test_metric_rows,
 )

@@ -177,7 +177,10 @@ def probability_of_improvement(
         )
     sizes = [len(task) for task in (*ones, *twos)]
     lower, upper = quantile_levels(method, level, sizes)
-    wins = [_wins(one, two) for one, two in zip(ones, twos, strict=True)]
+    wins: list[FloatArray] = [  # [N, K] each: 1 where the first is better, 1/2 where they tie
+        0.5 * (np.sign(one[:, None] - two[None, :]) + 1)
+        for one, two in zip(ones, twos, strict=True)
+    ]
     value = float(np.mean([matrix.mean() for matrix in wins]))
     if min(sizes) < 2:
         return Estimate(value, math.nan, math.nan, sum(sizes), level, NO_INTERVAL)
@@ -241,12 +244,6 @@ def draw_runs(
 ) -> list[NDArray[np.int64]]:
     """Sample runs with replacement within each task: indices [R, N] of N runs, R times."""
     return [rng.integers(len(task), size=(num_resamples, len(task))) for task in tasks]
-
-
-def _wins(one: FloatArray, two: FloatArray) -> FloatArray:
-    """Return [N, K]: 1 where a run is better than the other's, 1/2 where they tie."""
-    result: FloatArray = 0.5 * (np.sign(one[:, None] - two[None, :]) + 1)
-    return result
 
 
 def _resampled_mean(wins: FloatArray, num_resamples: int, rng: np.random.Generator) -> FloatArray:
@@ -320,7 +317,7 @@ def performance_profile(
     scores = checked_scores(strata)
     lower, upper = quantile_levels(method, level, [len(task) for task in scores])
     limits = np.asarray(thresholds, dtype=np.float64)
-    values = _share_above(np.concatenate(scores), limits)
+    values: FloatArray = (np.concatenate(scores)[:, None] > limits).mean(axis=0)
     n = sum(map(len, scores))
     if min(map(len, scores)) < 2:
         nothing = [math.nan] * len(limits)
@@ -353,11 +350,6 @@ def profile_thresholds(strata: Sequence[Strata], num: int = NUM_THRESHOLDS) -> l
     low, high = float(scores.min()), float(scores.max())
     margin = 0.05 * (high - low) or 0.05 * max(abs(high), 1.0)
     return [float(each) for each in np.linspace(low - margin, high + margin, num)]
-
-
-def _share_above(scores: FloatArray, limits: FloatArray) -> FloatArray:
-    result: FloatArray = (scores[:, None] > limits).mean(axis=0)
-    return result
 
 
 def _counts(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> FloatArray:

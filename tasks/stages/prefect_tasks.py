@@ -75,12 +75,8 @@ class _Request:
         self.attempts = 0
 
 
-def _task_run_name(parameters: dict[str, Any]) -> str:
-    return str(parameters["request"].call.label)
-
-
 @task(
-    task_run_name=_task_run_name,  # type: ignore[arg-type] # its type demands a bound method
+    task_run_name=lambda parameters: parameters["request"].call.label,  # type: ignore[arg-type]
     cache_policy=NO_CACHE,
     persist_result=False,
     log_prints=False,

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deployments import local_stack, stack_services, supervised_process
+from deployments import local_stack, stack_services
 from deployments.local_stack import LocalStack, LocalStackError, shut_down, stop_leftovers
 from deployments.stack_services import StackService
 from flows.process.stack_file import ProcessMark, Stack, read_stack
@@ -87,7 +87,7 @@ def test_a_service_that_dies_is_restarted_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_parts(monkeypatch, SLEEP, WITH_CHILD)
-    monkeypatch.setattr(supervised_process, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(local_stack, "FIRST_DELAY", 0.05)
     supervisor = LocalStack(tmp_path)
     old = supervisor.start()
     parent = psutil.Process(old.processes["part1"].pid)
@@ -112,7 +112,7 @@ def test_a_crash_loop_is_reported_and_delays_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_parts(monkeypatch, SLEEP, FAILING)
-    monkeypatch.setattr(supervised_process, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(local_stack, "FIRST_DELAY", 0.01)
     supervisor = LocalStack(tmp_path)
     supervisor.start()
     output = ""
@@ -153,7 +153,7 @@ def test_processes_that_ignore_sigterm_are_killed(
     process = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ignored\n"
-    from deployments.supervised_process import terminate_processes
+    from deployments.local_stack import terminate_processes
 
     mark = ProcessMark.from_pid(process.pid)
     terminate_processes([mark], seconds=0.2)
@@ -202,11 +202,11 @@ def test_an_occupied_port_is_replaced() -> None:
 
 def test_a_service_that_never_starts_is_retried_forever(tmp_path: Path) -> None:
     log = tmp_path / "part.log"
-    child = supervised_process.SupervisedProcess(
+    child = local_stack.SupervisedProcess(
         StackService("part", [sys.executable, "-c", ""], {}, log, lambda: False)
     )
     child.process.wait()
     child._exits = 5000
     child.schedule_restart()
     assert child.restart_at is not None
-    assert child.restart_at <= time.monotonic() + supervised_process.LONGEST_DELAY
+    assert child.restart_at <= time.monotonic() + local_stack.LONGEST_DELAY

@@ -23,8 +23,8 @@ from flows.runs.resolve import (
     resolve,
     resolve_file,
     resolve_parameters,
+    stable_run_id,
 )
-from flows.runs.run_ids import stable_run_id
 from flows.runs.setup import open_run
 from ratchet.errors import ParameterError
 from ratchet.language_models.estimates import StageEstimate

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows import run_sweep
+from flows import run_sweep, sweep_flow
 from flows.process.environment import prepare_environment
-from flows.sweeps import member_progress
-from flows.sweeps.member_progress import MemberProgress
+from flows.sweep_flow import MemberProgress
 from ratchet.parameters.settings import ExperimentSettings
 from trainers.progress import progress_reporter
 
@@ -54,7 +53,7 @@ def test_members_without_a_folder_here_show_the_state_in_prefect(tmp_path):
 def test_a_sweep_shows_the_stages_of_running_members(lab, monkeypatch):
     monkeypatch.setenv("TINY_LOG", str(lab.log))
     monkeypatch.setenv("TINY_SECONDS", "1")
-    monkeypatch.setattr(member_progress, "_INTERVAL_SECONDS", 0.3)
+    monkeypatch.setattr(sweep_flow, "_INTERVAL_SECONDS", 0.3)
     prepare_environment(lab.folder / "home")
     chosen = ExperimentSettings.from_dict(lab.settings(runner="processes", max_parallel=2))
     reporter = Descriptions()

@@ -9,8 +9,7 @@ import pytest
 from pydantic import create_model
 
 from flows.planning.plan import plan
-from flows.runs.resolve import resolve, resolve_file
-from flows.runs.run_ids import stable_run_id
+from flows.runs.resolve import resolve, resolve_file, stable_run_id
 from flows.runs.without_prefect import run_without_prefect
 from flows.sweeps.members import resolve_sweep
 from flows.sweeps.preregistration import preregister

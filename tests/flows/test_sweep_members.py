@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from flows.runs.resolve import MAIN_ARM
-from flows.runs.run_ids import stable_run_id
+from flows.runs.resolve import MAIN_ARM, stable_run_id
 from flows.sweeps.members import changes_of_data, resolve_sweep, sweep_id, sweep_members
 from flows.sweeps.points import grid_points, read_grid
 from flows.sweeps.summary import sync_mlflow

@@ -6,7 +6,7 @@ import math
 
 from ratchet.reports.comparison.formatting import chance, is_different
 from ratchet.reports.costs import Billed
-from ratchet.reports.returns import signed
+from ratchet.reports.tables import signed
 from ratchet.statistics import Estimate
 
 

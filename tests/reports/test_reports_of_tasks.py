@@ -16,8 +16,12 @@ from ratchet.reports.comparison.runs import check_same_tests, read_compared_runs
 from ratchet.reports.content import read_content
 from ratchet.reports.curves import curve_figures
 from ratchet.reports.report import headline, render
-from ratchet.reports.returns import return_difference_rows, return_rows
-from ratchet.reports.tables import accuracy_rows, difference_rows
+from ratchet.reports.tables import (
+    accuracy_rows,
+    difference_rows,
+    return_difference_rows,
+    return_rows,
+)
 from ratchet.reports.transcripts import read_transcripts
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.statistics import accuracy, accuracy_difference, wilson_interval

@@ -15,7 +15,7 @@ from typing import Any
 from ratchet.errors import ParameterError, nearest, shown
 from ratchet.parameters.compatibility.torchrl_files import SECTION, is_group
 from ratchet.parameters.compatibility.torchrl_names import library_defaults, package_of
-from ratchet.parameters.reading.deep_merge import merge_nested
+from ratchet.parameters.reading.deep_merge import has_path, merge_nested
 
 Read = Callable[[Path], dict[str, Any]]
 _DEFAULTS, _SELF, _GLOBAL = "defaults", "_self_", "_global_"
@@ -148,7 +148,7 @@ def _with_package(override: str) -> str:
 def _without(data: Mapping[str, Any], path: str, override: str) -> dict[str, Any]:
     """Remove a dotted path from the experiment or from the library's groups."""
     for location in (path, f"{SECTION}.config.{path}"):
-        if _lies_in(data, location):
+        if has_path(data, location):
             return _removed(data, location.split("."))
     known = [*data, *_config(data)]
     raise ParameterError(
@@ -161,14 +161,6 @@ def _config(data: Mapping[str, Any]) -> Mapping[str, Any]:
     section = data.get(SECTION)
     config = section.get("config") if isinstance(section, Mapping) else None
     return config if isinstance(config, Mapping) else {}
-
-
-def _lies_in(data: object, path: str) -> bool:
-    for name in path.split("."):
-        if not (isinstance(data, Mapping) and name in data):
-            return False
-        data = data[name]
-    return True
 
 
 def _removed(data: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from ratchet.parameters.trainers import NOT_RUN, TORCHRL_ALGORITHMS, TORCHRL_TRA
 _SECTION, _TRAINER, _DATASET, _LOSS = "torchrl", "trainer", "dataset", "loss"
 _ANY_LOSS = "offline_to_online"
 """The trainer that learns with the loss of any algorithm with a replay buffer."""
-_ENV_NAME = "env_name"
 _CALLED_OTHERWISE = {"vmas": "scenario", "pettingzoo": "task", "smacv2": "map_name"}
 """Option of an environment → the key of its name, if not ``env_name``."""
 
@@ -177,7 +176,7 @@ def _option(defaults: list[Any], package: str) -> object:
 
 def _environments(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path and the name of each environment that a configuration names."""
-    named = [path for path, _ in _values_of(config, _ENV_NAME)]
+    named = [path for path, _ in _values_of(config, "env_name")]
     for entry in config.get("defaults") or ():
         for option in entry.values() if isinstance(entry, Mapping) else ():
             if isinstance(option, str) and option in _CALLED_OTHERWISE:

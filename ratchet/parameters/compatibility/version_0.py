@@ -63,7 +63,6 @@ _NOT_NEEDED = (
 _SCALES = {"likert_scale": "likert_scale_5", "likert_scale_no_undecided": "likert_scale_4"}
 _SUPERVISED = {"all": "always"}
 _PROVIDERS = {"OpenAI", "OpenRouter", "SelfHosted", "vLLM-OpenAI"}
-_OPTIONS_TEST_SIZE = "dataset_options.max_test_size"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -107,7 +106,7 @@ def convert_version_0(data: Nested) -> list[str]:
         "rl.body_lr_factor": _both("body_lr_factor"),
         "rl.clip_value": _unless_null("clip_value", False),
         "protocol_common.verifier_decision_scale": _called("verifier_decision_scale", _SCALES),
-        "text_rl.test_every_iteration": _test_scheme,
+        "text_rl.test_every_iteration": lambda every: {"test_scheme": "all" if every else "none"},
         "message_regression.agents": _unless_null("agents", "all"),
     }
     for path, new_of in rewrites.items():
@@ -196,7 +195,11 @@ def _rename_values(data: Nested) -> list[str]:
 
 def _code_validation(data: Nested) -> list[str]:
     """Convert the dataset of code validation; for other scenarios only the section."""
-    changes = rewrite(data, "code_validation.apps_difficulty", _difficulties)
+    changes = rewrite(
+        data,
+        "code_validation.apps_difficulty",
+        lambda level: {"difficulties": [] if level is None else [level]},
+    )
     if data.get("scenario") != "code_validation":
         return changes
     dataset, options = data.get("dataset"), data.get("dataset_options")
@@ -204,12 +207,8 @@ def _code_validation(data: Nested) -> list[str]:
         data["dataset"] = f"hub:{dataset}"
         changes.append(f"dataset: {dataset!r} is written {data['dataset']!r} now")
     if isinstance(options, dict) and options.get("max_test_size") is not None:
-        changes += rename(data, _OPTIONS_TEST_SIZE, "code_validation.max_test_size")
+        changes += rename(data, "dataset_options.max_test_size", "code_validation.max_test_size")
     return changes
-
-
-def _difficulties(value: Any) -> Nested:  # noqa: ANN401 -- any value
-    return {"difficulties": [] if value is None else [value]}
 
 
 def _called(name: str, names: Mapping[str, str]) -> Rewrite:
@@ -238,10 +237,6 @@ def _orthogonal(value: Any) -> Nested:  # noqa: ANN401
     if isinstance(value, bool) or value is None:
         return {"use_orthogonal_initialisation": bool(value)}
     return {"use_orthogonal_initialisation": True, "orthogonal_initialisation_gain": value}
-
-
-def _test_scheme(value: Any) -> Nested:  # noqa: ANN401
-    return {"test_scheme": "all" if value else "none"}
 
 
 def _schedule(value: Any) -> Nested:  # noqa: ANN401

@@ -147,6 +147,15 @@ def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
+def has_path(values: object, path: str) -> bool:
+    """Return whether nested mappings contain a dotted path."""
+    for name in path.split("."):
+        if not isinstance(values, Mapping) or name not in values:
+            return False
+        values = values[name]
+    return True
+
+
 def _change_phases(phases: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
     """Apply changes to the phases that they name."""
     names = [phase.get("name") if isinstance(phase, Mapping) else None for phase in phases]

@@ -159,7 +159,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     data = with_files(_parsed(path), path, _parsed)
     if "${" not in str(data):
         return data
-    check_references(data, path)
+    _Sizes(data, path).of(data, (), 0)  # refuses references that expand too far
     if uses_library_groups(data):  # which the library fills in itself
         return data
     return interpolate(data, path)
@@ -221,11 +221,6 @@ def interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path}: {shorten(key)}: {shorten(first_line, 500)}.") from error
     assert isinstance(result, dict)  # from a dict
     return {str(key): value for key, value in result.items()}
-
-
-def check_references(data: dict[str, Any], path: Path) -> None:
-    """Refuse references that expand to too many values or levels."""
-    _Sizes(data, path).of(data, (), 0)
 
 
 @dataclass

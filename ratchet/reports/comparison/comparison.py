@@ -229,7 +229,11 @@ def compare_groups(
 
 def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
     """List the accuracies on all common tests, then those by group."""
-    tests = [name for name in shared_tests(runs) if _has_decisions(runs, name)]
+    tests = [
+        name
+        for name in shared_tests(runs)
+        if all(has_decisions(run.tables[name].columns) for run in runs)
+    ]
     accuracies = [_accuracy_metric(test) for test in tests]
     returns = [metric for test in shared_tests(runs) for metric in _return_metrics(runs, test)]
     return (
@@ -415,10 +419,6 @@ def _accuracy(
     if column is not None:
         right = list(itertools.compress(right, [each == value for each in columns[column]]))
     return sum(right) / len(right) if right else None
-
-
-def _has_decisions(runs: Sequence[ComparedRun], test: str) -> bool:
-    return all(has_decisions(run.tables[test].columns) for run in runs)
 
 
 def scores_table(comparison: Comparison, metric_comparison: MetricComparison) -> DisplayTable:

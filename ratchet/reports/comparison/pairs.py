@@ -18,8 +18,6 @@ from ratchet.statistics.power import Power, power_of_groups
 from ratchet.statistics.stratified import Strata
 
 SAME = "each seed with the same data in both"
-OTHER_SEEDS = "not the same seeds"
-OTHER_DATA = "the same seeds with other data"
 
 
 @dataclass(frozen=True)
@@ -140,9 +138,9 @@ def pairing_of(first: Group, second: Group) -> str:
     for one, two in zip(first.tasks, second.tasks, strict=True):
         ours, theirs = _by_seed(one), _by_seed(two)
         if ours.keys() != theirs.keys():
-            return OTHER_SEEDS
+            return "not the same seeds"
         if any(ours[seed].data_hashes != theirs[seed].data_hashes for seed in ours):
-            return OTHER_DATA
+            return "the same seeds with other data"
     return SAME
 
 

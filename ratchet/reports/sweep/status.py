@@ -213,7 +213,8 @@ def read_status(runs: Path | str, record: SweepRecord, metric: str | None = None
             f"sweep {record.sweep_id}: no member has recorded {metric!r}.{nearest(metric, names)}"
         )
     metric = metric or spec_metric
-    training = _training_metric(list(names))
+    fitting = (name for pattern in SCORES for name in names if pattern.match(name))
+    training = next(fitting, "")
     scores: Mapping[str, Mapping[str, float]]
     if metric is not None:
         measure = metric
@@ -292,12 +293,6 @@ def _member_status(
         latest=latest,
         error=folder.manifest.error,
     )
-
-
-def _training_metric(names: Sequence[str]) -> str:
-    """Choose the training metric: the first default metric of learning curves."""
-    fitting = (name for pattern in SCORES for name in names if pattern.match(name))
-    return next(fitting, "")
 
 
 def _last(points: Sequence[MetricPoint], metric: str) -> tuple[int | None, float | None]:

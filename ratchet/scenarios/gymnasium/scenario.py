@@ -14,12 +14,15 @@ from ratchet.plugins import paths_from
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.catalogue import BatchedEnvSpec, needed_packages
-from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
+from ratchet.scenarios.gymnasium.environment import (
+    BatchedEnvironment,
+    ControlEnvironment,
+    SimulatedEnvironment,
+)
 from ratchet.scenarios.gymnasium.networks import ControlAgent, build_all_agents
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
 from ratchet.scenarios.gymnasium.recurrence import RECURRENCES
-from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
 from ratchet.scenarios.registry import register_scenario
 from ratchet.scenarios.tensor_scenario import TensorScenario
 from ratchet.seeding import numpy_generator

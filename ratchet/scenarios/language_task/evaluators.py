@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
     from ratchet.parameters.base import Reference
 
-Scoring = Callable[[Task, str, "Sequence[ChatMessage]"], "float | Evaluation"]
-"""Task, the model's last reply, and the conversation → reward or evaluation."""
-
 BUILT_IN = dict.fromkeys(("exact", "partial"), "ratchet.scenarios.language_task.evaluators")
 """Name → the module that registers it."""
 EVALUATORS: Registry[Evaluator] = Registry(

@@ -179,7 +179,9 @@ class VerifiersEpisode(Episode):
         self._is_text = getattr(environment.wrapped, "message_type", "chat") == "completion"
         info = copy.deepcopy(dict(task.info))
         row = {
-            "prompt": self._in_their_words(task.messages),
+            "prompt": "".join(message.content for message in task.messages)
+            if self._is_text
+            else [message.to_dict() for message in task.messages],
             "answer": task.answer,
             "info": info.get("info") or {},
             "task": info.get("task") or "default",
@@ -260,11 +262,6 @@ class VerifiersEpisode(Episode):
         if "messages" in takes:
             return bool(settled(is_completed(arguments["messages"], self.state)))
         return bool(call_named(is_completed, {"state": self.state}))
-
-    def _in_their_words(self, messages: Sequence[ChatMessage]) -> str | list[dict[str, Any]]:
-        if self._is_text:
-            return "".join(message.content for message in messages)
-        return [message.to_dict() for message in messages]
 
 
 def _in_our_words(prompt: str | Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:

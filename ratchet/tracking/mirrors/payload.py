@@ -71,7 +71,7 @@ def read_hyper_params(manifest: RunManifest, arm: str) -> dict[str, Any]:
 def run_params(hyper_params: Mapping[str, Any]) -> dict[str, str]:
     """Write hyper-parameters as MLflow's flat texts of at most 500 characters."""
     return {
-        metric_key(path): _as_text(value)[:MAX_PARAM_CHARS]
+        metric_key(path): (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARS]
         for path, value in flatten(hyper_params).items()
     }
 
@@ -249,7 +249,3 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -368,17 +368,16 @@ def test_the_isolation_of_tested_programs_is_reported(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ratchet.scenarios.sandbox import programs as sandbox
-    from ratchet.scenarios.sandbox.process import SandboxIsolation
 
-    def check(isolation: SandboxIsolation) -> Check:
+    def check(isolation: sandbox.SandboxIsolation) -> Check:
         monkeypatch.setattr(sandbox, "sandbox_isolation", lambda: isolation)
         (found,) = machine.sandbox(installation)
         return found
 
-    plain = check(SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True))
+    plain = check(sandbox.SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True))
     assert plain.verdict is GOOD
     assert plain.details == "seccomp, Landlock 5, namespaces: none allowed"
-    weak = check(SandboxIsolation((), landlock=0, seccomp=False, unprivileged=True))
+    weak = check(sandbox.SandboxIsolation((), landlock=0, seccomp=False, unprivileged=True))
     assert weak.verdict is WARNING
     assert "using the network or making empty files" in weak.details
 

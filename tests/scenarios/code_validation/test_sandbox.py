@@ -13,7 +13,6 @@ import pytest
 
 from ratchet.errors import SandboxError
 from ratchet.scenarios.code_validation.generator.problem import call_tests
-from ratchet.scenarios.sandbox import process as sandbox_process
 from ratchet.scenarios.sandbox import programs as sandbox
 from ratchet.scenarios.sandbox.programs import Program, run_programs, sandbox_isolation
 from ratchet.scenarios.sandbox.suites import TestCase, TestSuite
@@ -256,27 +255,27 @@ def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path):
 
 
 def test_a_sandbox_that_does_not_start_says_why(monkeypatch):
-    monkeypatch.setattr(sandbox_process, "_CODE", "raise SystemExit('no python here')")
+    monkeypatch.setattr(sandbox, "_CODE", "raise SystemExit('no python here')")
     with pytest.raises(SandboxError, match="no python here"):
         run(RIGHT)
 
 
 def test_a_weak_sandbox_says_so_once(caplog):
-    weak = sandbox_process.SandboxIsolation((), landlock=0, seccomp=False, unprivileged=False)
+    weak = sandbox.SandboxIsolation((), landlock=0, seccomp=False, unprivileged=False)
     for _ in range(2):
-        sandbox_process._warn_of_weakness(weak)
+        sandbox._warn_of_weakness(weak)
     (record,) = caplog.records
     assert "using the network or making empty files or starting" in record.getMessage()
-    strong = sandbox_process.SandboxIsolation((), landlock=7, seccomp=True, unprivileged=False)
-    sandbox_process._warn_of_weakness(strong)
+    strong = sandbox.SandboxIsolation((), landlock=7, seccomp=True, unprivileged=False)
+    sandbox._warn_of_weakness(strong)
     assert len(caplog.records) == 1
 
 
 def test_what_holds_without_a_pid_namespace_is_said_once_and_quietly(caplog):
-    caplog.set_level("INFO", logger=sandbox_process.__name__)
-    plain = sandbox_process.SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True)
+    caplog.set_level("INFO", logger=sandbox.__name__)
+    plain = sandbox.SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True)
     for _ in range(2):
-        sandbox_process._warn_of_weakness(plain)
+        sandbox._warn_of_weakness(plain)
     (record,) = caplog.records
     assert record.levelname == "INFO"
     assert "allows no PID namespace" in record.getMessage()

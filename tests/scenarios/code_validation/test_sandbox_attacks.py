@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.scenarios.code_validation.generator.problem import call_tests
-from ratchet.scenarios.sandbox import process as sandbox_process
+from ratchet.scenarios.sandbox import programs as sandbox
 from ratchet.scenarios.sandbox.programs import Program, run_programs, sandbox_isolation
 from ratchet.scenarios.sandbox.sandboxed.seccomp import make_seccomp_filter
 
@@ -29,8 +29,8 @@ _NOBODY = 65534
 
 def start_with(monkeypatch, code):
     """Let every sandboxed process run some code before it starts."""
-    changed = sandbox_process._CODE.replace("main()", f"{code}; main()")
-    monkeypatch.setattr(sandbox_process, "_CODE", changed)
+    changed = sandbox._CODE.replace("main()", f"{code}; main()")
+    monkeypatch.setattr(sandbox, "_CODE", changed)
 
 
 @pytest.fixture(params=["with namespaces", "without namespaces"])
@@ -248,7 +248,7 @@ def test_threads_are_bounded_beside_what_memory_allows():
 def test_a_namespace_that_is_forbidden_keeps_nobody_from_the_others(monkeypatch):
     held = set(sandbox_isolation().namespaces)
     start_with(monkeypatch, f"import {_SANDBOXED}.isolation as i; i._NAMESPACES['network'] = -1")
-    with sandbox_process.SandboxProcess(1.0, 256, []) as worker:
+    with sandbox.SandboxProcess(1.0, 256, []) as worker:
         assert set(worker.isolation.namespaces) == held - {"network"}
 
 
@@ -264,7 +264,7 @@ def test_a_program_ends_with_its_worker(monkeypatch):
         "wanted": [],
         "max_steps": None,
     }
-    with sandbox_process.SandboxProcess(60.0, 256, [[job]]) as worker:
+    with sandbox.SandboxProcess(60.0, 256, [[job]]) as worker:
         pid = worker._process.pid
         (program,) = wait_for(lambda: children_of(pid))
         time.sleep(0.3)  # until it sleeps

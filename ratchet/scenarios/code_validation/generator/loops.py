@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import add, sub
 
 import numpy as np
 
@@ -161,8 +162,8 @@ def _draw_total(rng: np.random.Generator) -> _Total:
     return pick(
         rng,
         (
-            _Total(f"add it to a total that starts at {start}", start, "total += {}", _add),
-            _Total(f"subtract it from a total that starts at {start}", start, "total -= {}", _sub),
+            _Total(f"add it to a total that starts at {start}", start, "total += {}", add),
+            _Total(f"subtract it from a total that starts at {start}", start, "total -= {}", sub),
             _Total(
                 f"replace the total, which starts at {start}, by {factor} times the total plus it,"
                 f" modulo {modulus}",
@@ -184,14 +185,6 @@ def _draw_total(rng: np.random.Generator) -> _Total:
             ),
         ),
     )
-
-
-def _add(total: int, x: int) -> int:
-    return total + x
-
-
-def _sub(total: int, x: int) -> int:
-    return total - x
 
 
 def _draw_arguments(rng: np.random.Generator, source: _Source) -> list[Value]:

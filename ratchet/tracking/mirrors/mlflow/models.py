@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 
 STATE_TAG = "ratchet.state"
-NEWEST = "newest"
-MODEL_TYPE = "agents"
-FLAVOR = "ratchet"
 
 
 def model_digest(files: Sequence[Path]) -> str:
@@ -102,7 +99,7 @@ def _create(
         source_run_id=run.info.run_id,
         tags={RUN_TAG: manifest.run_id, ARM_TAG: arm, STATE_TAG: digest},
         params=_params(manifest, arm),
-        model_type=MODEL_TYPE,
+        model_type="agents",
     )
 
 
@@ -160,7 +157,7 @@ def _register(
         ]
     newest = max(versions, key=lambda version: int(version.version))
     if newest.source == source:  # a kill may have prevented its alias
-        client.set_registered_model_alias(name, NEWEST, newest.version)
+        client.set_registered_model_alias(name, "newest", newest.version)
 
 
 def _model_name(name: str) -> str:
@@ -196,7 +193,7 @@ def _lay_out(
     if arm in manifest.model_kinds:
         kind, parameters = manifest.model_kinds[arm], manifest.arms[arm]
         model_description |= describe_loading(folder, kind, parameters, tested, manifest.versions)
-    model_description["flavors"] = {FLAVOR: flavor, **model_description.get("flavors", {})}
+    model_description["flavors"] = {"ratchet": flavor, **model_description.get("flavors", {})}
     (folder / "MLmodel").write_text(yaml.safe_dump(model_description))
     (folder / "config.yaml").write_text(parameters_yaml(manifest, arm))
 

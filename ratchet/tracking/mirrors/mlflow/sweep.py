@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 FILE_TAG = "ratchet.sweep_file"
 """The digest of the record that was sent last."""
-BEST_TAG = "ratchet.best_run"
-BEST_CHANGES_TAG = "ratchet.best_changes"
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def _tell_best(client: MlflowClient, run: Run, best: BestMember) -> None:
         for key, value in best.metrics.items()
         if best.num_scored not in known.get(key, ())
     ]
-    tags = [RunTag(BEST_TAG, best.run_id), RunTag(BEST_CHANGES_TAG, best.label)]
+    tags = [RunTag("ratchet.best_run", best.run_id), RunTag("ratchet.best_changes", best.label)]
     client.log_batch(run.info.run_id, metrics=new, tags=tags)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.store.environment_reads import environment_reads
+from flows.runs.unseen_inputs import environment_reads
 
 
 @pytest.mark.parametrize(
