@@ -20,7 +20,7 @@ from typing import TypeAlias
 from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.reports.comparison.published import Published, PublishedRun, read_published
 from ratchet.reports.tables import show
-from ratchet.statistics import interquartile_mean
+from ratchet.statistics import interquartile_mean, stratified_interval
 
 Scores: TypeAlias = Mapping[int, float]
 """Seed → score, or whether a comparison holds for this seed (1 or 0)."""
@@ -138,7 +138,7 @@ _OF_NUMBERS: Mapping[str, Callable[..., float]] = {
     "abs": abs,
     "round": lambda number, digits=0: round(number, int(digits)),
 }
-_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "span", "score", "used", "attacked", "cell"]
+_FUNCTIONS = [*_OF_SCORES, *_OF_NUMBERS, "interval", "span", "score", "used", "attacked", "cell"]
 
 
 class _Evaluation:
@@ -201,6 +201,9 @@ class _Evaluation:
     def _call(self, name: str, args: Sequence[Value]) -> Value:
         if name in _OF_SCORES and len(args) == 1 and isinstance(args[0], Mapping):
             return _OF_SCORES[name](list(args[0].values()))
+        if name == "interval" and len(args) == 1 and isinstance(args[0], Mapping):
+            estimate = stratified_interval([list(args[0].values())], interquartile_mean)
+            return {0: estimate.low, 1: estimate.high}
         if name in _OF_NUMBERS and args and all(isinstance(each, float | int) for each in args):
             return _OF_NUMBERS[name](*args)
         numbers = [float(each) for each in args if isinstance(each, float | int)]
@@ -284,7 +287,7 @@ def _form(name: str) -> str:
         return "cell('ROW', 'COLUMN') or cell('ROW', 'COLUMN', 'HEADING')"
     if name == "attacked":
         return "attacked('ARM'), an arm in the data of the attacks"
-    return f"{name}(ARM)" if name in _OF_SCORES else f"{name}(NUMBER)"
+    return f"{name}(ARM)" if name in (*_OF_SCORES, "interval") else f"{name}(NUMBER)"
 
 
 def _label(run: PublishedRun) -> str:

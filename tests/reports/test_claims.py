@@ -56,6 +56,7 @@ PUBLISHED = Published.model_validate(
         ("min(-main) == -0.9", True),
         ("mean(score('slow · lr=0.001')) == 0.3", True),
         ("abs(iqm(main) - 0.7) < 1e-9 and stdev(main) > 0.1", True),
+        ("min(interval(main)) < iqm(main) < max(interval(main))", True),
     ],
 )
 def test_a_claim_is_true_or_false(claim, holds):
