@@ -86,6 +86,9 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     - ``iterations_per_task``: number of iterations of a training stage.
     - ``num_rollout_workers``: number of chat-model episodes that run concurrently.
     - ``pin_memory``: copy data to an accelerator through page-locked memory.
+    - ``recompute_activations``: compute the activations of transformers models again in the
+      backward pass instead of keeping them, which saves memory and takes time; when not given, of
+      models of 100 million parameters or more on a GPU.
     - ``pretrained_embeddings_batch_size``: number of images that a vision backbone embeds at a
       time.
     - ``rollout_sample_period``: number of iterations after which training rollouts are saved; null:
@@ -144,6 +147,7 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     iterations_per_task: PositiveInt = 10
     num_rollout_workers: PositiveInt = 4
     pin_memory: bool = False
+    recompute_activations: bool | None = None
     pretrained_embeddings_batch_size: PositiveInt = 256
     num_rollout_samples: NonNegativeInt | None = None
     rollout_sample_period: PositiveInt | None = None

@@ -426,7 +426,8 @@ def test_saving_memory_changes_gradients_by_rounding_only(base, monkeypatch, ran
     for saves in (False, True):
         trained = TrainedModel(*("m", base, (), lora, 0), shares_prompts=False, saves_memory=False)
         if saves:
-            trained.model.save_memory()
+            trained.model.recompute_activations()
+            trained.model.compute_in_bfloat16()
         layer = trained.model._whole.model.layers[0].self_attn
         count = []
         layer.register_forward_hook(lambda *_, count=count: count.append(1))

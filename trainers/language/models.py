@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SMALL_MODEL = "small"
 
+_RECOMPUTED_FROM = 100_000_000  # parameters; see ExperimentSettings.recompute_activations
+
 
 def build_model(
     instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings
@@ -66,7 +68,7 @@ def _load(
     seed: int = 0,
     base: str | None = None,
 ) -> LanguageModel:
-    return load_language_model(
+    model = load_language_model(
         name_or_folder,
         base_dir=Path(settings.base_dir or "."),
         lora=lora,
@@ -75,6 +77,12 @@ def _load(
         seed=seed,
         base=base,
     )
+    recomputes = settings.recompute_activations
+    if recomputes is None:
+        recomputes = model.device.type == "cuda" and model.num_parameters >= _RECOMPUTED_FROM
+    if recomputes:
+        model.recompute_activations()
+    return model
 
 
 def _lora(section: LanguageAgentParameters) -> Lora | None:

@@ -210,6 +210,7 @@ def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
     prompts, device = [row.prompt for row in rows], loaded.model.device
     sampler = Sampler([row.request for row in rows], prompts)
     logits, cache = loaded.model.start(*pad_left(prompts, device))
+    num_cached = max(map(len, prompts))  # of the longest row, whether it has finished or not
     while True:
         logits = logits.cpu()  # grammars and random streams are there
         sampled = sampler.draw(_allowed(rows, logits))
@@ -217,9 +218,12 @@ def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
         left = [index for index, row in enumerate(rows) if row.finish is None]
         if not left:
             return
-        if len(left) < _NEXT_KEEP * len(rows):
+        num_cached += 1
+        is_full = num_cached >= loaded.model.context_length  # a finished row has no next position
+        if is_full or len(left) < _NEXT_KEEP * len(rows):
             active = torch.tensor(left)
             rows = [rows[index] for index in left]
+            num_cached = max(len(row.prompt) + len(row.ids) for row in rows)
             sampled = sampled[active]
             cache.keep(active)
             sampler.keep(active)

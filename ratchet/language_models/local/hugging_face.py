@@ -77,6 +77,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         self._adapted = adapted
         self._saved_dtype = saved_dtype
         self._is_autocast = False
+        self._recomputed: list[torch.nn.Module] = []
 
     @classmethod
     def read(cls, folder: Path, device: torch.device, dtype: str) -> HuggingFaceLanguageModel:
@@ -191,26 +192,32 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Disable the adapter if this is the base model; compute in bfloat16 if that is chosen."""
+        """Disable the adapter if this is the base model; apply the chosen ways to save memory."""
         without = contextlib.nullcontext() if self._adapted else self._network.disable_adapter()
-        with (
-            without,
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_autocast),
-        ):
-            yield
+        in_bfloat16 = torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_autocast)
+        # layers recompute only when they train; their parts stay without dropout
+        for layer in self._recomputed:
+            layer.training = torch.is_grad_enabled()
+        try:
+            with without, in_bfloat16:
+                yield
+        finally:
+            for layer in self._recomputed:
+                layer.training = False
 
-    def save_memory(self) -> None:
-        """Compute in bfloat16 where possible, and layers' activations again in the backward pass.
-
-        The weights and their gradients keep their type.
-        """
+    def recompute_activations(self) -> None:
+        """Compute layers' activations again in the backward pass instead of keeping them."""
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        self._is_autocast = self.device.type == "cpu" or torch.cuda.is_bf16_supported()
         self._whole.activation_checkpointing_enable()
-        for layer in self._whole.modules():
-            if isinstance(layer, GradientCheckpointingLayer):
-                layer.training = True  # it recomputes only then; its parts stay without dropout
+        self.recomputes_activations = True
+        self._recomputed = [
+            part for part in self._whole.modules() if isinstance(part, GradientCheckpointingLayer)
+        ]
+
+    def compute_in_bfloat16(self) -> None:
+        """Compute in bfloat16 where possible; the weights and their gradients keep their type."""
+        self._is_autocast = self.device.type == "cpu" or torch.cuda.is_bf16_supported()
 
     def set_dropout(self, *, is_on: bool) -> None:
         """Turn the adapter's dropout, which is off at first, on or off."""
@@ -239,6 +246,11 @@ class HuggingFaceLanguageModel(LanguageModel):
         return HuggingFaceLanguageModel(
             self._files, network, self.device, base=self._base, adapted=self._adapted
         )
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of weights, trained or not."""
+        return int(self._whole.num_parameters())
 
     @property
     def dtype(self) -> torch.dtype:

@@ -110,6 +110,14 @@ class PlainLanguageModel(LanguageModel):
             self._files, llama, self.device, shares_prompts=self._shares_prompts
         )
 
+    def recompute_activations(self) -> None:
+        """Do nothing: the model is small."""
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of weights."""
+        return sum(weight.numel() for weight in self.llama.parameters())
+
     @property
     def dtype(self) -> torch.dtype:
         """The type of the weights: float32, or float64 of a frozen model."""

@@ -96,6 +96,8 @@ class LanguageModel(ABC):
         self.context_length = context_length
         self.vocabulary_size = vocabulary_size
         self.device = device
+        self.recomputes_activations = False
+        """Whether the backward pass computes activations again instead of keeping them."""
 
     def score(
         self,
@@ -257,6 +259,18 @@ class LanguageModel(ABC):
     @abstractmethod
     def snapshot(self) -> LanguageModel:
         """Return a frozen copy with the current weights; other frozen weights are shared."""
+
+    @abstractmethod
+    def recompute_activations(self) -> None:
+        """Compute layers' activations again in the backward pass instead of keeping them.
+
+        Does nothing for small Llamas.
+        """
+
+    @property
+    @abstractmethod
+    def num_parameters(self) -> int:
+        """The number of weights, trained or not."""
 
     @property
     @abstractmethod

@@ -64,7 +64,7 @@ class TrainedModel:
         plain = PlainLanguageModel.read(
             folder, shape, torch.device("cpu"), adapters, shares_prompts=shares_prompts
         )
-        self.size = sum(weight.numel() for weight in plain.parameters())
+        self.size = plain.num_parameters
         if lora.rank:
             self._adapter = LlamaAdapter(plain.llama, lora, seed)
         self.model = plain
@@ -96,7 +96,8 @@ class TrainedModel:
                 base_name=self._base.name,  # not its current path
             )
         if saves_memory:
-            model.save_memory()
+            model.recompute_activations()
+            model.compute_in_bfloat16()
         return model
 
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -148,6 +148,17 @@ def test_repetition_penalty_reduces_repetition_and_affects_no_other_request(engi
     assert len(set(tokens[1])) > len(set(tokens[0]))
 
 
+def test_a_completion_that_fills_the_context_leaves_the_others_alone(tmp_path):
+    engine = TorchEngine()
+    engine.load("m", write_micro_model(tmp_path / "m", max_position_embeddings=64))
+    others = [request(number, max_tokens=45) for number in range(9)]
+    long = GenerationRequest("m", (), 0, prompt=(5,) * 60)
+    first, *rest = engine.generate([long, *others])
+    assert (first.finish_reason, first.completion_tokens) == ("length", 4)
+    assert rest == engine.generate(others)
+    assert max(result.completion_tokens for result in rest) > 4
+
+
 @pytest.mark.slow
 def test_transformers_models_generate_like_the_plain_one(tmp_path, monkeypatch):
     folder = write_micro_model(tmp_path / "m")

@@ -75,3 +75,27 @@ def test_logits_at_chosen_places_are_the_models_own(model):
     np.testing.assert_allclose(
         model.chosen_logits(row, chosen).detach(), whole.detach(), rtol=0, atol=1e-5
     )
+
+
+def test_recomputed_activations_give_the_same_bits(model, tmp_path):
+    model.save(tmp_path / "again")
+    again = load_language_model(tmp_path / "again", base_dir=Path())
+    again.recompute_activations()
+    ids = torch.tensor([[3, 7, 9, 4, 8, 5]])
+    mask = torch.ones_like(ids)
+    chosen = mask.clone()
+    chosen[:, 0] = 0
+    gradients, reads = [], []
+    for each in (model, again):
+        assert each.score(ids, mask, chosen).log_probs.requires_grad  # finds out about the head
+        layer = next(m for m in each._whole.modules() if "Attention" in type(m).__name__)
+        count = []
+        hook = layer.register_forward_hook(lambda *_, count=count: count.append(1))
+        loss = each.score(ids, mask, chosen).log_probs.sum() + each.hidden(ids).square().sum()
+        gradients.append(torch.autograd.grad(loss, each.parameters()))
+        hook.remove()
+        reads.append(len(count))
+    assert reads == [2, 4]
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+    asked = requests(most=25)
+    assert InProcessEngine(again).generate(asked) == InProcessEngine(model).generate(asked)

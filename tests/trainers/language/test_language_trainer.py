@@ -54,8 +54,8 @@ def parameters(trainer="grpo", **more) -> HyperParameters:
     return HyperParameters(**content)
 
 
-def build(hyper_params: HyperParameters):
-    settings = ExperimentSettings(progress="none")
+def build(hyper_params: HyperParameters, **settings):
+    settings = ExperimentSettings(progress="none", **settings)
     found = trainer_class(hyper_params)
     instance = build_scenario_instance(hyper_params, settings, trainer_type=found.trainer_type)
     return found(hyper_params, instance, settings)
@@ -410,16 +410,27 @@ def test_more_tasks_than_there_are_is_refused_before_anything_is_drawn():
         check_combination(parameters(language_task=many))
 
 
-def in_precision(precision):
+def in_precision(precision, **settings):
     agent = {
         "max_tokens": 5,
         "small_model": SMALL,
         "precision": precision,
         "warm_up": {"num_steps": 10, "batch_size": 8},
     }
-    trainer = build(parameters(agents={"_default": agent}, language={"optimizer": {"lr": 1e-6}}))
+    language = {"optimizer": {"lr": 1e-6}}
+    trainer = build(parameters(agents={"_default": agent}, language=language), **settings)
     trainer.initial_state()
     return trainer
+
+
+def test_recomputing_activations_is_a_setting_and_changes_no_bit():
+    weights = []
+    for recomputes in (None, True):
+        trainer = in_precision("bfloat16", recompute_activations=recomputes)
+        assert trainer.learner.model.recomputes_activations is bool(recomputes)
+        trainer.run_iterations(0, 2)
+        weights.append(trainer.learner.take_weights().tensors)
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_small_steps_in_bfloat16_are_not_lost(tmp_path):

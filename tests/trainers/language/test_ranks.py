@@ -58,11 +58,13 @@ def make(model_folder):
     """Make trainers of one process and of two, and end these."""
     made = []
 
-    def make(trainer_class, world_size, lora=None, dtype="float32", **config):
+    def make(trainer_class, world_size, lora=None, dtype="float32", recomputes=False, **config):
         torch.set_num_threads(1)
         config["train_service"] = {"world_size": world_size}
         trainer = trainer_class(OmegaConf.create({"max_tokens": 6, **config}))
         model = load_language_model(model_folder, base_dir=Path(), lora=lora, dtype=dtype)
+        if recomputes:
+            model.recompute_activations()
         trainer.connect(model, InProcessEngine(model))
         made.append(trainer)
         return trainer
@@ -138,6 +140,16 @@ def test_processes_share_the_float32_masters_of_a_bfloat16_model(make, play):
         assert torch.equal(masters[0][index], masters[1][index])
         assert torch.equal(parameter, masters[1][index].bfloat16())
     assert not torch.equal(masters[1][0], masters[1][0].bfloat16().float()), "not rounded"
+
+
+@pytest.mark.slow
+def test_recomputed_activations_change_no_bit_in_processes(make, play):
+    learned = []
+    for recomputes in (False, True):
+        two = make(GrpoTrainer, 2, dtype="bfloat16", recomputes=recomputes, **GRPO)
+        two.train(play(seed=0))
+        learned.append(weights_of(two))
+    assert differ(*learned) == 0
 
 
 @pytest.mark.slow

@@ -178,6 +178,7 @@ class Ranks:
             "config": config,
             "device": self._trainer.model.device.type,
             "dtype": self._dtype,
+            "recomputes": self._trainer.model.recomputes_activations,
             "base_dir": str(Path(config.get("base_dir") or ".").resolve()),
             "threads": torch.get_num_threads(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),

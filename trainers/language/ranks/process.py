@@ -160,6 +160,8 @@ class Rank:
                 dtype, base_dir = request["dtype"], Path(request["base_dir"])
                 folder = self._folder / MODEL_FOLDER
                 model = load_language_model(folder, base_dir=base_dir, dtype=dtype)
+                if request["recomputes"]:
+                    model.recompute_activations()
                 self.trainer.connect(model, InProcessEngine(model))
                 for each in vars(self.trainer).values():
                     if isinstance(each, LanguageModel):
