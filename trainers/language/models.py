@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 SMALL_MODEL = "small"
 
-_RECOMPUTED_FROM = 100_000_000  # parameters; see ExperimentSettings.recompute_activations
-
 
 def build_model(
     instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings
@@ -79,7 +77,7 @@ def _load(
     )
     recomputes = settings.recompute_activations
     if recomputes is None:
-        recomputes = model.device.type == "cuda" and model.num_parameters >= _RECOMPUTED_FROM
+        recomputes = model.should_recompute_activations
     if recomputes:
         model.recompute_activations()
     return model

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LOGITS_AT_ONCE = 2**26
 """Logits in memory at a time, 256 MiB in float32; those of a longer text are computed twice."""
 
+RECOMPUTED_FROM = 100_000_000
+"""Parameters of the smallest models that compute activations twice on a GPU by default."""
+
 Head: TypeAlias = Callable[[Tensor], Tensor]
 """Turns hidden states [n, H] into logits [n, V]."""
 
@@ -266,6 +269,11 @@ class LanguageModel(ABC):
 
         Does nothing for small Llamas.
         """
+
+    @property
+    def should_recompute_activations(self) -> bool:
+        """Whether it is on a GPU and so large that its activations rarely fit into the memory."""
+        return self.device.type == "cuda" and self.num_parameters >= RECOMPUTED_FROM
 
     @property
     @abstractmethod

@@ -36,8 +36,8 @@ class TrainedModel:
     shares_prompts
         Whether a small Llama reads prefixes that rows share once; faster, with different rounding.
     saves_memory
-        Whether a GPU computes in bfloat16, activations twice, and an adapter's base model keeps
-        its stored type; otherwise all is in float32.
+        Whether a GPU computes in bfloat16, and an adapter's base model keeps its stored type;
+        otherwise all is in float32.
     """
 
     def __init__(
@@ -95,8 +95,9 @@ class TrainedModel:
                 seed=derive_seed(seed, "low-rank change"),
                 base_name=self._base.name,  # not its current path
             )
-        if saves_memory:
+        if model.should_recompute_activations:
             model.recompute_activations()
+        if saves_memory:
             model.compute_in_bfloat16()
         return model
 

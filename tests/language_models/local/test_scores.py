@@ -242,3 +242,11 @@ def test_no_tensor_has_the_logits_of_more_than_a_chunk(request, monkeypatch, nam
     torch.testing.assert_close(scores.entropy, expected.entropy, rtol=0, atol=1e-5)
     for one, other in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_large_models_on_a_gpu_should_recompute_activations(plain, monkeypatch):
+    assert not plain.should_recompute_activations
+    monkeypatch.setattr(plain, "device", torch.device("cuda"))
+    assert not plain.should_recompute_activations
+    monkeypatch.setattr(model_module, "RECOMPUTED_FROM", plain.num_parameters)
+    assert plain.should_recompute_activations
