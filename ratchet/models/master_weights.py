@@ -37,11 +37,12 @@ class MasterWeights:
         return {index: master for index, (master, each) in pairs if master is not each}
 
     def take_gradients(self) -> None:
-        """Move the gradients of the computing weights to their masters."""
+        """Move the gradients of the computing weights to their masters, where they are added."""
         for index, master in self.copies.items():
             gradient = self._computing[index].grad
-            master.grad = None if gradient is None else gradient.float()
-            self._computing[index].grad = None
+            if gradient is not None:
+                self._computing[index].grad = None
+                master.grad = gradient.float() if master.grad is None else master.grad + gradient
 
     @torch.no_grad()
     def round(self) -> None:

@@ -25,6 +25,17 @@ def test_small_updates_add_up_and_are_rounded():
     assert not torch.equal(weight.detach().float(), start)
 
 
+def test_gradients_of_parts_are_added_in_float32():
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+    masters = MasterWeights([weight])
+    for gradient in (256.0, *[1.0] * 100):
+        weight.grad = torch.full_like(weight, gradient)
+        masters.take_gradients()
+    assert masters.weights[0].grad.tolist() == [356.0] * 3, "in bfloat16 256 + 1 is 256"
+    masters.round()
+    assert masters.weights[0].grad is None
+
+
 def test_float32_weights_are_their_own_masters():
     half = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
     whole = torch.nn.Parameter(torch.ones(2))

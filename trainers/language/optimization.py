@@ -55,13 +55,17 @@ class LanguageOptimizer:
 
     def zero_grad(self) -> None:
         """Reset the gradients."""
-        for parameter in self._parameters:
+        for parameter in (*self._parameters, *self._masters.weights):
             parameter.grad = None
+
+    def take_gradients(self) -> None:
+        """Add the gradients of rounded weights in float32, before those of further rows."""
+        self._masters.take_gradients()
 
     def step(self) -> Tensor:
         """Take a step with clipped gradients; return their norm before clipping."""
+        self.take_gradients()
         masters = self._masters
-        masters.take_gradients()
         norm, max_norm = self._norm(), self._settings.max_grad_norm
         torch.nn.utils.clip_grads_with_norm_(masters.weights, max_norm, norm)
         for group in self._adam.param_groups:

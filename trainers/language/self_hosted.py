@@ -237,6 +237,7 @@ class SelfHostedTrainer(BaseTrainer):
             if not counts:
                 loss, more = loss * 0, {name: value * 0 for name, value in more.items()}
             loss.backward()  # type: ignore[no-untyped-call] # of torch
+            self._optimizer.take_gradients()
             for name, value in {"actor/loss": loss.detach(), **more}.items():
                 figures[name] = figures[name] + value if name in figures else value
         figures["actor/lr"] = torch.tensor(self._optimizer.lr)

@@ -367,6 +367,10 @@ class LanguageTrainer(StagedTrainer):
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads; Ratchet's learners read none of networks."""
         parameters = super().stage_key_parameters(hyper_params, stage, agent_name)
+        rounds = any(agent.precision != "float32" for agent in hyper_params.agents.values())
+        is_split = hyper_params.language.micro_batch_size is not None
+        if stage == "train" and rounds and is_split and not cls.traits.is_remote:
+            parameters["gradients"] = "float32"  # earlier versions added rounded ones
         if is_custom(cls):  # custom trainers may read all parameters
             return parameters
         horizon = parameters.get("rl", {}).keys() & {"num_iterations"}

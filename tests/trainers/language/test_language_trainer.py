@@ -12,6 +12,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.loading import load_language_model
+from ratchet.models.master_weights import MasterWeights
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.registry import build_scenario_instance
@@ -410,14 +411,14 @@ def test_more_tasks_than_there_are_is_refused_before_anything_is_drawn():
         check_combination(parameters(language_task=many))
 
 
-def in_precision(precision, **settings):
+def in_precision(precision, micro_batch_size=None, **settings):
     agent = {
         "max_tokens": 5,
         "small_model": SMALL,
         "precision": precision,
         "warm_up": {"num_steps": 10, "batch_size": 8},
     }
-    language = {"optimizer": {"lr": 1e-6}}
+    language = {"optimizer": {"lr": 1e-6}, "micro_batch_size": micro_batch_size}
     trainer = build(parameters(agents={"_default": agent}, language=language), **settings)
     trainer.initial_state()
     return trainer
@@ -431,6 +432,27 @@ def test_recomputing_activations_is_a_setting_and_changes_no_bit():
         trainer.run_iterations(0, 2)
         weights.append(trainer.learner.take_weights().tensors)
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_parts_of_a_bfloat16_step_are_added_in_float32_and_have_another_key(monkeypatch):
+    parts, take = [], MasterWeights.take_gradients
+
+    def count(masters):
+        parts.append(any(weight.grad is not None for weight in masters._computing))
+        take(masters)
+
+    monkeypatch.setattr(MasterWeights, "take_gradients", count)
+    norms, keys = [], []
+    for size in (None, 2):
+        trainer = in_precision("bfloat16", micro_batch_size=size)
+        (metrics,) = trainer.run_iterations(0, 1)
+        norms.append(metrics["actor/grad_norm"])
+        keys.append(trainer.stage_key_parameters(trainer.hyper_params, "train"))
+    assert sum(parts) > 2, "more than one part a step"
+    assert norms[1] == pytest.approx(norms[0], rel=1e-2)
+    assert [each.get("gradients") for each in keys] == [None, "float32"]
+    whole = in_precision("float32", micro_batch_size=2)
+    assert "gradients" not in whole.stage_key_parameters(whole.hyper_params, "train")
 
 
 def test_small_steps_in_bfloat16_are_not_lost(tmp_path):

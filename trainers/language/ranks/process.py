@@ -64,14 +64,21 @@ class ShardedOptimizer(LanguageOptimizer):
         for parameter in self._whole:
             parameter.grad = None
 
+    def take_gradients(self) -> None:
+        """Add this process's shards of the gradients of rounded weights in float32."""
+        for share, parameter in zip(self._parameters, self._whole, strict=True):
+            if parameter.grad is not None:
+                share.grad = local_shard(parameter.grad)
+                if parameter.dtype != torch.float32:
+                    parameter.grad = None
+        super().take_gradients()
+
     def step(self) -> Tensor:
         """Take a step with gradients clipped by the global norm; return the norm."""
-        for share, parameter in zip(self._parameters, self._whole, strict=True):
-            if parameter.grad is None:
-                continue
-            share.grad = local_shard(parameter.grad)
-            if not isinstance(parameter, DTensor):
-                dist.all_reduce(share.grad)
+        self.take_gradients()
+        for master, parameter in zip(self._masters.weights, self._whole, strict=True):
+            if master.grad is not None and not isinstance(parameter, DTensor):
+                dist.all_reduce(master.grad)
         return super().step()
 
     def _norm(self) -> Tensor:
