@@ -24,12 +24,11 @@ from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed
 
-from flows import run_experiment, run_sweep
+from flows import run_experiment, run_sweep, sweep_flow
 from flows.process.environment import prepare_environment
 from flows.runners import processes, work_pool
 from flows.runners.factory import _in_thread, check_runner
 from flows.sweep_flow import run_members
-from flows.sweeps import dispatch
 from flows.sweeps.members import resolve_sweep
 from ratchet import lazy
 from ratchet.errors import (
@@ -102,10 +101,10 @@ def test_a_failed_sweep_cancels_running_members(monkeypatch):
 
     async def sweep():
         with pytest.raises(DataError, match="no such metric"):
-            await dispatch.run_concurrently(range(5), done, SimpleNamespace(slots=2))
+            await sweep_flow.run_concurrently(range(5), done, SimpleNamespace(slots=2))
         assert (started, ended) == ([0, 1], [1]), "before the runner is closed"
 
-    monkeypatch.setattr(dispatch, "_run", run)
+    monkeypatch.setattr(sweep_flow, "_run", run)
     asyncio.run(sweep())
 
 
@@ -119,7 +118,7 @@ def test_each_lost_worker_of_a_member_gives_one_warning_with_its_attempt(caplog)
         with_settings=lambda **_: SimpleNamespace(flow_parameters=dict),
     )
     member = SimpleNamespace(label="seed=3", experiment=resolved)
-    submission = dispatch._Submission(member, LosesWorkers())
+    submission = sweep_flow._Submission(member, LosesWorkers())
     for _ in range(2):
         with pytest.raises(WorkerDiedError):
             asyncio.run(submission.submit())

@@ -23,6 +23,7 @@ SOURCES = [
 ]
 AFTER_LOADING = {
     ("transformers.cache_utils", "DynamicLayer"),
+    ("transformers.modeling_layers", "GradientCheckpointingLayer"),
     ("peft", "get_peft_model_state_dict"),
     ("peft", "LoraConfig"),  # peft_config's callers hold the lock
 }

@@ -1,61 +1,33 @@
-"""Base class of text trainers: sample rollouts, evaluate them, fine-tune the models, repeat.
+"""Base class of text trainers: its ``train()`` runs the stages in this process, one by one.
 
-A subclass implements ``_stage_create_fine_tune_jobs``. :meth:`PureTextRlTrainer.train` runs the
-stages in plain Python; tasks run the same stages and store each.
+Next to the run's checkpoint it stores rollouts, transcripts, the ledger, and the finished calls of
+the current stage. Tasks run the same stages and store each.
 """
 
 from __future__ import annotations
 
-import asyncio
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import cached_property
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.language_models.budget_reservations import BudgetReservation
-from ratchet.language_models.journal import CallJournal
+from ratchet.errors import CheckPointNotFoundError, FineTuneError, StateError
 from ratchet.language_models.ledger import Ledger
-from ratchet.language_models.pricing import Budget, PriceTable
-from ratchet.language_models.usage import UsageMeter
-from ratchet.parameters.purposes import Purpose
-from ratchet.rollouts.concatenation import concatenate_nested_array_dicts
-from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.rollouts.outcomes import rollout_statistics
-from ratchet.rollouts.tokens import even_out_tokens
-from ratchet.rollouts.transcripts import write_transcripts
-from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
-from ratchet.scenarios.pure_text.rollout import sample_rollout
-from ratchet.scenarios.pure_text.rules import rules_of
-from ratchet.scenarios.pure_text.views import view_of
-from trainers.progress import describe, progress_path, show
-from trainers.results import Metrics
-from trainers.stage_parameters import TEXT_STAGES, StagePurposes, stage_parameters
-from trainers.text.components import TextTrainerComponents
-from trainers.text.jobs import AroundJob, await_jobs, no_job_stats
-from trainers.text.loop import run_loop
-from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
-from trainers.text.redraws import continued_calls, last_turn
-from trainers.text.sampling import Calls, play_rollouts
-from trainers.text.state import State as TrainerState
-from trainers.text.state import TrainLoopStage
+from ratchet.language_models.pricing import Budget
+from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
+from trainers.text.jobs import without_jobs
+from trainers.text.stages import TextTrainerStages
 
 if TYPE_CHECKING:
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-    from ratchet.scenarios.pure_text.episode import AgentAction, Position
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
+    from trainers.text.state import TrainLoopStage
 
 
-_SAMPLING = {"sample_rollouts", "_sample_rollouts", "_sample_one"}
-
-
-class PureTextRlTrainer(TextTrainerComponents):
+class PureTextRlTrainer(TextTrainerStages):
     """Base of trainers whose agents are chat models.
 
     Subclasses implement :meth:`_stage_create_fine_tune_jobs`; they may override
@@ -66,400 +38,176 @@ class PureTextRlTrainer(TextTrainerComponents):
     stages of the process. Not thread-safe: concurrent stages need separate trainers.
     """
 
-    stage_metrics: Mapping[str, float] = {}
-    """Metrics that callbacks added to the last stage, if it has no other metrics."""
-    training_usage: UsageMeter | None = None
-    """Usage of the jobs awaited last."""
-    around_job: AroundJob | None = None
-    """Wrapper that awaits each group's job, e.g. in a separate task; default: the trainer."""
-    _calls: Calls | None = None
-
-    @cached_property
-    def ledger(self) -> Ledger:
-        """The ledger of calls and jobs; a run's stages receive the run's ledger."""
-        return Ledger(Budget(self.settings.budget))
-
-    # -- for subclasses --------------------------------------------------------------------
-
-    @abstractmethod
-    def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
-        """Create a fine-tune job for each learning shared model group.
-
-        Call ``create_supervised_fine_tune_job`` or ``create_dpo_fine_tune_job`` of each of
-        :attr:`learning_model_groups`. The rollouts, batch [N], are the iteration's, preceded by
-        those of all earlier ones if ``text_rl.fine_tune_on_all_previous_rollouts`` is set.
-        """
-
-    def _sample_rollouts(
-        self, environment: PureTextEnvironment, iteration: int, use_tqdm: bool = False
-    ) -> NestedArrayDict:
-        """Collect the rollouts of an iteration or a test concurrently: batch [N].
-
-        A test's rollouts don't depend on the iteration. See
-        :func:`ratchet.rollouts.specs.rollout_spec`. Raises RolloutError if some failed.
-        """
-        plan = self._plan_rollouts(environment, iteration)
-        workers = self.settings.num_rollout_workers
-        with self._open_calls() as opened:
-            calls = replace(opened, slots=asyncio.Semaphore(workers))
-            parts = asyncio.run(
-                play_rollouts(
-                    plan,
-                    lambda planned: self._sample_one(environment, iteration, planned, calls),
-                    workers=workers,
-                    show_progress=use_tqdm,
-                )
-            )
-        rollouts = concatenate_nested_array_dicts(parts)
-        rollouts["rollout_id"] = np.arange(len(rollouts))
-        return rollouts
-
-    async def _sample_one(
-        self,
-        environment: PureTextEnvironment,
-        iteration: int,
-        planned: PlannedRollout,
-        calls: Calls,
-    ) -> NestedArrayDict:
-        """Collect one planned rollout; batch [1].
-
-        If a subclass requests more than one reply at each step, it must override
-        :meth:`responses_per_step`, and :meth:`examples_per_rollout` with the resulting number of
-        examples: estimates and budgets depend on them.
-        """
-        context = self._call_context(environment, iteration, calls)
-        return await sample_rollout(
-            environment,
-            self.text_agents,
-            planned.datapoint_id,
-            planned.seed,
-            planned.rollout_id,
-            context,
-        )
-
-    def _get_log_stats(self, rollouts: NestedArrayDict, *, train: bool = True) -> Metrics:
-        """Return the statistics of rollouts, those of a test with the prefix ``test_``."""
-        return rollout_statistics(
-            rollouts,
-            self.agent_names,
-            self.protocol_handler.verifier_names[0],
-            prefix="" if train else "test_",
-        )
-
-    def save_transcripts(self, folder: Path, rollouts: NestedArrayDict) -> None:
-        """Write readable transcripts and prompts, if ``text_rl.save_transcripts`` is set."""
-        text_rl, protocol = self.hyper_params.text_rl, self.protocol_handler
-        if text_rl.save_transcripts:
-            write_transcripts(
-                folder,
-                rollouts,
-                self.agent_names,
-                protocol.message_channel_names,
-                verifier_name=protocol.verifier_names[0],
-                format=text_rl.transcript_format,
-            )
-
-    def replay_last_turns(
-        self,
-        rollouts: NestedArrayDict,
-        agent: str,
-        edit: Callable[[Position], Position],
-        name: str,
-    ) -> list[AgentAction]:
-        """Return an agent's actions in its last turn of a test's rollouts [N], after an edit.
-
-        ``edit`` changes the agent's position, e.g. a fact or another agent's message. The calls
-        have the seeds of the test: with the same prompt, a model with seeds repeats its reply.
-        ``name`` distinguishes them in the stage's journal. Raises RolloutError if a call fails or
-        an agent has no turn.
-        """
-        handler, workers = self.protocol_handler, self.settings.num_rollout_workers
-
-        async def replay(planned: PlannedRollout) -> AgentAction:
-            position = edit(last_turn(handler, rollouts, planned.rollout_id, agent))
-            view = view_of(rules_of(handler), position, agent)
-            original = replace(context, call_prefix=f"r{planned.rollout_id}")
-            prefix = f"{original.call_prefix}/{name}"
-            return await self.text_agents[agent].act(view, continued_calls(original, prefix))
-
-        columns = (rollouts[key].tolist() for key in ("rollout_id", "datapoint_id", "seed"))
-        plan = [PlannedRollout(*row) for row in zip(*columns, strict=True)]
-        with self._open_calls() as calls:
-            context = self._call_context(self.test_environment, 0, calls)
-            return asyncio.run(play_rollouts(plan, replay, workers=workers, show_progress=False))
-
     def train(self) -> None:
         """Train and test, from the current state, the run's checkpoint, or the initial state.
 
         A run with an id saves a checkpoint after each stage; a killed one continues after its last
-        finished stage, and repeats no finished call.
+        finished stage, and repeats no finished call. Without an id, files are temporary.
         """
-        run_loop(self)
-
-    # -- what plans and keys read ----------------------------------------------------------
-
-    @classmethod
-    def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of training iterations, before any component is built."""
-        return int(hyper_params.rl.num_iterations)
-
-    @classmethod
-    def tests_during_training(cls, hyper_params: HyperParameters, iteration: int) -> bool:
-        """Return whether the agents are tested in an iteration, by ``text_rl.test_scheme``."""
-        last = cls.count_train_iterations(hyper_params) - 1
-        tested = {"all": {iteration}, "last": {last}, "first_and_last": {0, last}}
-        return iteration in tested.get(hyper_params.text_rl.test_scheme, ())
-
-    @classmethod
-    def iteration_stages(
-        cls, hyper_params: HyperParameters, iteration: int
-    ) -> list[TrainLoopStage]:
-        """Return the stages of an iteration in their order; the last iteration has no jobs."""
-        stages: list[TrainLoopStage] = ["sample_rollouts", "log_stats"]
-        if cls.tests_during_training(hyper_params, iteration):
-            stages.append("test_during_training")
-        if iteration < cls.count_train_iterations(hyper_params) - 1:
-            stages += ["create_fine_tune_jobs", "await_fine_tune_jobs"]
-        return stages
-
-    @classmethod
-    def responses_per_step(cls, hyper_params: HyperParameters) -> int:
-        """Return the number of replies sampled at each step: 1 for a game, more for a tree."""
-        return 1
-
-    @classmethod
-    def redraws_per_turn(cls, hyper_params: HyperParameters) -> Mapping[str, int]:
-        """Return how often each turn of an agent is sampled again from its prefix, by agent."""
-        return {}
-
-    @classmethod
-    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """Return the largest number of an agent's examples from a game or a tree."""
-        return 1.0
-
-    @classmethod
-    def declares_sample_count(cls) -> bool:
-        """Return whether a subclass that overrides sampling also declares ``responses_per_step``.
-
-        A base class's declaration does not apply to a subclass that overrides sampling.
-        """
-        namespaces = [vars(each) for each in cls.__mro__[: cls.__mro__.index(PureTextRlTrainer)]]
-        for names in namespaces:
-            if "responses_per_step" in names:
-                return True
-            if not _SAMPLING.isdisjoint(names):
-                return False
-        return True
-
-    @classmethod
-    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
-        """Return the purposes of each stage; tests depend on rollouts if they use a subset."""
-        if hyper_params.text_rl.test_on_whole_dataset:
-            return TEXT_STAGES
-        tests = ("test_during_training", "test")
-        return TEXT_STAGES | {name: TEXT_STAGES[name] | {Purpose.ROLLOUTS} for name in tests}
-
-    @classmethod
-    def stage_key_parameters(
-        cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
-    ) -> dict[str, Any]:
-        """Return the parameters that a stage reads, as plain data.
-
-        Raises UnknownNameError for a stage that is not in :meth:`stage_purposes`.
-        """
-        return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage)
-
-    # -- the stages of an iteration --------------------------------------------------------
-
-    @property
-    def num_train_iterations(self) -> int:
-        """The number of training iterations."""
-        return self.count_train_iterations(self.hyper_params)
-
-    def sample_rollouts(
-        self, iteration: int, journal_path: Path
-    ) -> tuple[NestedArrayDict, UsageMeter]:
-        """Collect the rollouts of the state's iteration with its models.
-
-        Finished calls are stored in the journal until the rollouts are; those already in it are not
-        repeated. Raises RolloutError if a rollout failed, after all others were completed and
-        journalled.
-        """
-        self._check_iteration(iteration)
-        self._describe("Sampling rollouts", iteration)
-        with (
-            self.callbacks.stage("sample_rollouts", iteration) as self.stage_metrics,
-            self._open_calls(journal_path, "sample_rollouts") as calls,
-        ):
-            rollouts = self._sample_rollouts(self.train_environment, iteration, use_tqdm=True)
-        return rollouts, calls.usage
-
-    def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
-        """Return the statistics of the iteration's rollouts, including those of callbacks.
-
-        Afterwards the state contains the callbacks' states, and whether one has stopped the run.
-        """
-
-        def work() -> Metrics:
-            self.callbacks.after_rollouts(rollouts)
-            return self._get_log_stats(rollouts, train=True)
-
-        last = iteration + 1 == self.num_train_iterations
-        metrics = self.callbacks.iterate(iteration, work, last=last) or {}
-        show(metrics)
-        return metrics
-
-    def test(
-        self, iteration: int | Literal["test"], journal_path: Path, dataset: str = "test"
-    ) -> tuple[NestedArrayDict, Metrics, UsageMeter]:
-        """Collect and evaluate test rollouts with the models of the state, which is not changed.
-
-        Datapoints and seeds depend neither on the iteration nor on the models, so that tests are
-        paired. ``iteration`` is the state's, or ``"test"`` for the test after training; the journal
-        is as in :meth:`sample_rollouts`.
-        """
-        if iteration != "test":
-            self._check_iteration(iteration)
-        environments = self.scenario_instance.test_environments
-        if dataset not in environments:
-            raise UnknownNameError(
-                f"test: unknown dataset {dataset!r}.{nearest(dataset, environments)}"
-            )
-        stage = "test" if iteration == "test" else "test_during_training"
-        self._describe("Testing" if dataset == "test" else f"Testing on {dataset}", iteration)
-        with (
-            self._open_calls(journal_path, stage) as calls,
-            self.callbacks.stage(stage, self._iteration) as metrics,
-        ):
-            rollouts = self._sample_rollouts(environments[dataset], self._iteration, use_tqdm=True)
-            self.callbacks.tested_rollouts = rollouts
-            metrics.update(self._get_log_stats(rollouts, train=False))
-        show(metrics)
-        return rollouts, metrics, calls.usage
-
-    def create_fine_tune_jobs(
-        self,
-        iteration: int,
-        rollouts: NestedArrayDict,
-        previous_rollouts: Sequence[NestedArrayDict] = (),
-    ) -> TrainerState:
-        """Create the jobs that train the next models; return the state with their ids.
-
-        None are created once a callback has stopped the run. A repeated call with the same
-        arguments finds the existing jobs. Not for the last iteration. ``previous_rollouts`` are
-        those of all earlier iterations, in order, if ``text_rl.fine_tune_on_all_previous_rollouts``
-        is set.
-        """
-        self._check_iteration(iteration)
-        if not self.has_stopped:
-            self._describe("Creating fine-tune jobs", iteration)
-            with self.callbacks.stage("create_fine_tune_jobs", iteration) as self.stage_metrics:
-                self._create_fine_tune_jobs(iteration, rollouts, previous_rollouts)
-        self._stage = "await_fine_tune_jobs"
-        return self.state
-
-    def _create_fine_tune_jobs(
-        self,
-        iteration: int,
-        rollouts: NestedArrayDict,
-        previous_rollouts: Sequence[NestedArrayDict],
-    ) -> None:
-        if self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
-            if len(previous_rollouts) != iteration:
-                raise ParameterError(
-                    f"create_fine_tune_jobs: got the rollouts of {len(previous_rollouts)} earlier"
-                    f" iterations, expected {iteration}."
-                )
-            batches = [*previous_rollouts, rollouts]
-            even_out_tokens(batches)
-            rollouts = concatenate_nested_array_dicts(batches)
-        self._set_learning_agents()
-        self._set_training_allowance()
-        self._stage_create_fine_tune_jobs(rollouts)
-
-    def await_fine_tune_jobs(self, iteration: int) -> TrainerState:
-        """Wait for the jobs and switch to their models; return the next iteration's initial state.
-
-        Raises FineTuneError if a job failed, with the service's reason.
-        """
-        self._check_iteration(iteration)
-        self.training_usage = None
-        if not self.has_stopped:
-            self.training_usage = UsageMeter("await_fine_tune_jobs", self.ledger)
-            self._set_training_allowance()
-            with (
-                progress_path(self._place(iteration)),
-                self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics,
-            ):
-                groups, usage = self.shared_model_groups, self.training_usage
-                asyncio.run(await_jobs(groups, usage, self.around_job))
-        self._iteration, self._stage = iteration + 1, "sample_rollouts"
-        return self.state
-
-    def _place(self, iteration: int) -> str:
-        return f"iteration {iteration + 1} of {self.num_train_iterations}"
-
-    def _describe(self, description: str, iteration: int | Literal["test"]) -> None:
-        """Report the current stage and iteration to the progress reporter."""
-        with progress_path(*([] if iteration == "test" else [self._place(iteration)])):
-            describe(description)
-
-    def job_stats(self) -> Metrics:
-        """Return, as 0 or 1, which groups have no job: too few examples, or frozen.
-
-        For the state after :meth:`create_fine_tune_jobs`.
-        """
-        return {**no_job_stats(self.shared_model_groups), **self.stage_metrics}
-
-    # -- sampling --------------------------------------------------------------------------
-
-    def _is_training(self, environment: PureTextEnvironment) -> bool:
-        return environment is self.train_environment
-
-    def _call_context(
-        self, environment: PureTextEnvironment, iteration: int, calls: Calls
-    ) -> CallContext:
-        """Return the context of calls: journal, usage meter and base seed."""
-        training = self._is_training(environment)
-        seed = call_seed(self.hyper_params.seed, training=training, iteration=iteration)
-        return CallContext(journal=calls.journal, usage=calls.usage, call_prefix="", seed=seed)
-
-    def _plan_rollouts(
-        self, environment: PureTextEnvironment, iteration: int
-    ) -> list[PlannedRollout]:
-        """Plan the rollouts' datapoints and seeds."""
-        seed, size = self.hyper_params.seed, len(environment.dataset)
-        text_rl = self.hyper_params.text_rl
-        each = text_rl.rollouts_per_datapoint
-        datapoints = self.train_environment.num_rollouts_per_iteration // each
-        if self._is_training(environment):
-            return train_plan(seed, iteration, size, datapoints, each)
-        tested = None if text_rl.test_on_whole_dataset else datapoints
-        return test_plan(seed, size, tested, text_rl.test_rollouts_per_datapoint)
-
-    def _set_training_allowance(self) -> None:
-        """Let the ledger bill the iteration's jobs."""
-        allowance = BudgetReservation(self.ledger, PriceTable.load(self.settings.prices))
-        for group in self.shared_model_groups.values():
-            group.allowance = allowance
-
-    @contextmanager
-    def _open_calls(self, journal_path: Path | None = None, stage: str = "") -> Iterator[Calls]:
-        """Open the journal of a stage; within a stage, return the current one.
-
-        Without a path, and outside of a stage, finished calls are stored only until it is closed.
-        """
-        if self._calls is not None:
-            yield self._calls
-            return
-        for group in self.shared_model_groups.values():
-            group.make_callable()
+        saves = self.checkpoint_files.name is not None and not self.settings.test_run
         with ExitStack() as stack:
-            if journal_path is None:
-                journal_path = Path(stack.enter_context(TemporaryDirectory())) / "calls.jsonl"
-            journal = stack.enter_context(CallJournal(journal_path))
-            self._calls = Calls(journal, UsageMeter(stage, self.ledger))
-            try:
-                yield self._calls
-            finally:
-                self._calls = None
+            if saves:
+                base = self.checkpoint_base_dir
+                folder = base.with_name(f"{base.name}@files")
+            else:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="ratchet-text-")))
+            ledger = Ledger(Budget(self.settings.budget), folder / "ledger.jsonl")
+            self.ledger = stack.enter_context(closing(ledger))
+            _TrainLoop(self, folder, saves).run()
+
+
+@dataclass(frozen=True)
+class _TrainLoop:
+    """One call of ``train()``; ``saves``: whether it saves checkpoints."""
+
+    trainer: PureTextRlTrainer
+    folder: Path
+    saves: bool
+
+    def run(self) -> None:
+        """Run all remaining stages; each is complete once the next one is in the saved state."""
+        trainer = self.trainer
+        self._start()
+        while trainer._stage is not None and trainer._stage != "done":
+            stage, iteration = trainer._stage, trainer._iteration
+            if stage == "test":
+                self._test_finally(iteration)
+                trainer._stage = "done"
+            else:
+                metrics = self._run_stage(stage, iteration)
+                if metrics:
+                    name = "train" if stage == "log_stats" else stage
+                    trainer.log_stats(metrics, iteration=iteration, stage=name)
+                if stage != "await_fine_tune_jobs":  # it sets the next iteration
+                    trainer._stage = self._stage_after(stage, iteration)
+            self._save()
+            self._remove("journals")
+
+    def _start(self) -> None:
+        """Set the state: the current one, else the checkpoint's, else the initial one."""
+        trainer = self.trainer
+        if self.saves:
+            if not trainer.has_state:
+                trainer.prepare_training()
+            self._refuse_changed_parameters()
+        if not trainer.has_state:
+            trainer.initial_state()
+            self._remove("journals", "rollouts")  # of a checkpoint that was deleted
+            self._save()  # with the parameters
+        is_trained = trainer._iteration >= trainer.num_train_iterations
+        if trainer._stage == "sample_rollouts" and is_trained:
+            trainer._stage = "test"
+
+    def _refuse_changed_parameters(self) -> None:
+        from ratchet.tracking.mirrors.payload import flatten
+
+        path = self.trainer.checkpoint_params_path
+        if not path.is_file():
+            return
+        parameters = json.loads(json.dumps(self.trainer.hyper_params.to_saved_dict()))
+        before, now = flatten(json.loads(path.read_text(encoding="utf-8"))), flatten(parameters)
+        for name in sorted({*before, *now}):
+            if before.get(name) != now.get(name):
+                raise StateError(
+                    f"run {path.parent.name}: {name} was {before.get(name)!r} and is"
+                    f" {now.get(name)!r} now. A run resumes with the parameters it started with;"
+                    " choose another settings.run_id."
+                )
+
+    def _stage_after(self, stage: TrainLoopStage, iteration: int) -> TrainLoopStage:
+        """Return the stage that follows; no jobs once a callback has stopped the run."""
+        trainer = self.trainer
+        stages = trainer.iteration_stages(trainer.hyper_params, iteration)
+        if stage not in stages:  # in checkpoints of earlier versions
+            stages.insert(2, stage)
+        if trainer.callbacks.may_change_tests:  # the statistics may replace what is tested last
+            stages.sort(key=lambda each: each not in ("sample_rollouts", "test_during_training"))
+        following = stages[stages.index(stage) + 1 :]
+        if trainer.has_stopped:
+            following = [each for each in following if "jobs" not in each]
+        if following:
+            return following[0]
+        trainer._iteration = trainer.num_train_iterations - 1
+        return "test"
+
+    def _run_stage(self, stage: TrainLoopStage, iteration: int) -> Mapping[str, float]:
+        """Run a stage of an iteration; return its metrics."""
+        trainer, train, test = self.trainer, f"train_{iteration}", f"test_{iteration}"
+        match stage:
+            case "sample_rollouts":
+                rollouts, _ = trainer.sample_rollouts(iteration, self._journal(train))
+                self._write(train, rollouts)
+            case "log_stats":
+                return trainer.compute_stats(iteration, self._read(train))
+            case "test_during_training":
+                rollouts, metrics, _ = trainer.test(iteration, self._journal(test))
+                self._write(test, rollouts)
+                return metrics
+            case "create_fine_tune_jobs":
+                uses_all = trainer.hyper_params.text_rl.fine_tune_on_all_previous_rollouts
+                earlier = range(iteration if uses_all else 0)
+                previous = [self._read(f"train_{each}") for each in earlier]
+                trainer.create_fine_tune_jobs(iteration, self._read(train), previous)
+                return trainer.job_stats()
+            case _:
+                try:
+                    trainer.await_fine_tune_jobs(iteration)
+                except FineTuneError:
+                    trainer.state = without_jobs(trainer.state)  # so that failed jobs are restarted
+                    self._save()
+                    raise
+        return trainer.stage_metrics
+
+    def _test_finally(self, iteration: int) -> None:
+        """Test on every test set, or reuse the last iteration's equal test."""
+        trainer = self.trainer
+        for dataset in trainer.scenario_instance.test_environments:
+            name = "test" if dataset == "test" else f"test.{dataset}"
+            metrics = self._metrics_before(dataset, iteration)
+            if metrics is not None:
+                rollouts = self._read(f"test_{iteration}")
+            else:
+                rollouts, metrics, _ = trainer.test("test", self._journal(name), dataset)
+            self._write(name, rollouts)
+            trainer.log_stats(metrics, iteration=iteration, stage=name)
+
+    def _metrics_before(self, dataset: str, iteration: int) -> Mapping[str, float] | None:
+        """Return the metrics of a test in the last iteration that equals the final one."""
+        if dataset != "test" or self.trainer.callbacks.may_change_tests:
+            return None
+        if not self._rollouts_path(f"test_{iteration}").is_file():
+            return None
+        for record in reversed(self.trainer.history):
+            if (record.stage, record.iteration) == ("test_during_training", iteration):
+                return record.values
+        return None
+
+    # -- files -----------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if self.saves:
+            self.trainer.save_checkpoint(log=False)
+
+    def _remove(self, *folders: str) -> None:
+        for name in folders:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def _journal(self, name: str) -> Path:
+        return self.folder / "journals" / f"{name}.jsonl"
+
+    def _rollouts_path(self, name: str) -> Path:
+        return self.folder / "rollouts" / f"{name}.parquet"
+
+    def _write(self, name: str, rollouts: NestedArrayDict) -> None:
+        """Write rollouts, and their transcripts if requested."""
+        save_nested_array_dict(rollouts, self._rollouts_path(name))
+        self.trainer.save_transcripts(self.folder / "transcripts" / name, rollouts)
+
+    def _read(self, name: str) -> NestedArrayDict:
+        path = self._rollouts_path(name)
+        if not path.is_file():
+            raise CheckPointNotFoundError(
+                f"no rollouts {name!r} in {self.folder}, but the state is after them. Set"
+                " settings.run_id to the run of the state, or start a new run."
+            )
+        return load_nested_array_dict(path)
