@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,10 @@ _PROJECT_DIGESTS: dict[object, tuple[list[tuple[Source, SourceFacts]], dict[str,
 """Roots of a closure without plug-ins → its sources as they were read, and its digests."""
 
 
+_FOLLOWING = threading.Lock()
+"""Held while code is followed: threads that compute keys of one run share what they have read."""
+
+
 def code_fingerprint(
     *objects: type | ModuleType | Callable[..., object],
     extra_roots: Sequence[str | Path] = (),
@@ -113,18 +118,19 @@ def code_fingerprint(
     known = _PROJECT_DIGESTS.get(roots)
     if known is not None and all(read_source(source) is facts for source, facts in known[0]):
         return Fingerprint.from_modules(known[1])
-    closure = _shared_closure(shared, excluded, code or KnownCode())
-    for root in map(Path, extra_roots):
-        if root.is_dir():
-            closure.add_folder(root.resolve())
-        else:
-            closure.add_file(root.resolve(), root.stem)
-    for item in objects:
-        closure.add_object(item)
-    for module, name in definitions:
-        closure.add_definition(module, name)
-    closure.follow()
-    modules = closure.digests()
+    with _FOLLOWING:
+        closure = _shared_closure(shared, excluded, code or KnownCode())
+        for root in map(Path, extra_roots):
+            if root.is_dir():
+                closure.add_folder(root.resolve())
+            else:
+                closure.add_file(root.resolve(), root.stem)
+        for item in objects:
+            closure.add_object(item)
+        for module, name in definitions:
+            closure.add_definition(module, name)
+        closure.follow()
+        modules = closure.digests()
     if not closure.has_plugins and not closure.folders:
         _PROJECT_DIGESTS[roots] = closure.read_sources, modules
     if code is not None:
@@ -138,10 +144,11 @@ def _shared_closure(
     """Return a closure of objects, which is followed once and may be extended."""
     roots = (frozenset(objects), tuple(excluded))
     if roots not in code.shared:
-        closure = code.shared[roots] = Closure.sharing(code, excluded)
+        closure = Closure.sharing(code, excluded)
         for item in objects:
             closure.add_object(item)
         closure.follow()
+        code.shared[roots] = closure
     return code.shared[roots].copy()
 
 
