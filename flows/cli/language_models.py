@@ -56,8 +56,7 @@ def serve(
         typer.Option(help="Number of examples of a batch in memory at the same time."),
     ] = None,
     supervised_weight: Annotated[
-        float | None,
-        typer.Option(help="Weight of supervision beside DPO (default: 0.2 for small models)."),
+        float | None, typer.Option(help="Weight of supervision beside DPO (default: by model).")
     ] = None,
     keep_checkpoints: Annotated[
         int | None, typer.Option(help="Number of last epochs whose models are kept (default: all).")
@@ -74,10 +73,9 @@ def serve(
     """
     options: dict[str, object] = {"home": home, "host": host, "port": port, "model": model or None}
     options |= {"name": name, "engine": engine, "max-loras": max_loras, "sleep-level": sleep_level}
-    options |= {"micro-batch-size": micro_batch_size, "threads": threads}
-    options |= {"supervised-weight": supervised_weight}
+    options |= {"micro-batch-size": micro_batch_size, "supervised-weight": supervised_weight}
     options |= {"lora-rank": lora_rank, "lora-alpha": lora_alpha, "lora-dropout": lora_dropout}
-    options |= {"keep-checkpoints": keep_checkpoints, "keep-days": keep_days}
+    options |= {"keep-checkpoints": keep_checkpoints, "keep-days": keep_days, "threads": threads}
     _become_service(options)
 
 
