@@ -1,27 +1,22 @@
-"""Generation with the trainer's own weights, in its process, without copies.
-
-Finished rows are replaced by waiting requests, so that the batch stays full although lengths
-differ. A prompt that several requests share is read once.
-"""
+"""Generation with the trainer's own weights, in its process, without copies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.engines.batch_loop import BatchLoop
 from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
-from ratchet.language_models.engines.sampling import nucleus, pick, uniforms
-from ratchet.language_models.local.model import GenerationCache, LanguageModel, pad_left
+from ratchet.language_models.engines.sampling import Sampler, philox_uniforms
+from ratchet.language_models.local.model import LanguageModel
 
 MAX_BATCH_SIZE = 256
-_NUMBERS = 32  # random numbers generated per row at a time
-_NEXT_KEEP = 0.75  # the batch shrinks when fewer than this share of its rows are active
-_NEXT_ADMIT = 0.125  # new rows are read when this share of the slots is free
 
 
 @ENGINES.register("in_process")
@@ -66,9 +61,14 @@ class InProcessEngine:
                 )
         if not requests:
             return []
+        model = self._model
+        ends = model.end_ids if self._end_ids is None else self._end_ids
+        stops = [(*ends, *request.stop_ids) for request in requests]
+        call = _Call(requests, stops, model.context_length, model.device)
+        prompts = [request.prompt for request in requests]
         with torch.inference_mode():
-            ends = self._model.end_ids if self._end_ids is None else self._end_ids
-            return _Batch(self._model, requests, self._max_batch_size, ends).run()
+            BatchLoop(model, prompts, self._max_batch_size, partial(_Rows, call)).run()
+            return call.completions()
 
     def _check_tokens(self, number: int, prompt: Sequence[int]) -> None:
         size = self._model.vocabulary_size
@@ -80,173 +80,76 @@ class InProcessEngine:
                 )
 
 
-@dataclass(slots=True)
 class _Rows:
-    """Active rows: the sampling state of each."""
+    """The active rows of a call: samples their tokens, and keeps all of them."""
 
-    requests: Tensor  # int[B], their indices among the requests; -1 when finished
-    temperature: Tensor  # float64[B, 1], 1 where greedy
-    is_greedy: Tensor  # bool[B]
-    top_p: Tensor  # float64[B, 1]
-    stops: Tensor  # int[B, n], padded with -1
-    room: Tensor  # int[B], maximal tokens
-    left: Tensor  # int[B], maximal tokens that fit into the context
-    num_generated: Tensor  # int[B], generated tokens
-    numbers: Tensor  # float64[B, W], the next numbers of the stream
+    def __init__(self, call: _Call, indices: range) -> None:
+        requests = [call.requests[index] for index in indices]
+        stops = [call.stops[index] for index in indices]
+        columns = max(map(len, call.stops))
+        rooms = [
+            min(request.max_tokens, call.context_length - len(request.prompt))
+            for request in requests
+        ]
+        self._call = call
+        self._sampler = Sampler(requests, philox_uniforms, call.device)
+        self._indices = torch.arange(indices.start, indices.stop, device=call.device)
+        """int[B], the requests' indices; -1 of a finished one."""
+        self._stops = torch.tensor(
+            [[*row, *[-1] * (columns - len(row))] for row in stops], device=call.device
+        )
+        self._room = torch.tensor(rooms, device=call.device)
+
+    def draw(self, logits: Tensor) -> Tensor:
+        """Sample a token for each row, and end rows."""
+        tokens, log_probs = self._sampler.draw(logits)
+        self._call.written.append((self._indices, tokens, log_probs))
+        is_over = (self._stops == tokens[:, None]).any(1)
+        is_over |= self._sampler.num_generated >= self._room
+        self._indices = self._indices.masked_fill(is_over, -1)
+        return tokens
+
+    def active(self) -> Tensor:
+        """Return the indices of the unfinished rows."""
+        return (self._indices >= 0).nonzero()[:, 0]
 
     def keep(self, rows: Tensor) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name)[rows])
+        """Keep only these rows."""
+        self._sampler.keep(rows)
+        self._indices, self._stops = self._indices[rows], self._stops[rows]
+        self._room = self._room[rows]
 
     def append(self, other: _Rows) -> None:
-        for name in self.__slots__:
-            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+        """Append the rows of another object."""
+        self._sampler.append(other._sampler)
+        self._indices = torch.cat([self._indices, other._indices])
+        self._stops = torch.cat([self._stops, other._stops])
+        self._room = torch.cat([self._room, other._room])
 
 
 @dataclass(slots=True)
-class _Work:
-    """Rows, their key-value cache, and the logits [B, V] of their next token."""
+class _Call:
+    """The requests of a call, and the tokens of all steps."""
 
-    rows: _Rows
-    cache: GenerationCache
-    logits: Tensor
+    requests: Sequence[SampleRequest]
+    stops: Sequence[tuple[int, ...]]
+    context_length: int
+    device: torch.device
+    written: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    """Of each step: the requests' indices, tokens and log-probabilities."""
 
-    def keep(self, rows: Tensor) -> None:
-        self.rows.keep(rows)
-        self.cache.keep(rows)
-
-    def append(self, other: _Work) -> None:
-        self.rows.append(other.rows)
-        self.cache.append(other.cache)
-        self.logits = torch.cat([self.logits, other.logits])
-
-
-class _Batch:
-    """One call's requests, from the first prompt to the last token."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        requests: Sequence[SampleRequest],
-        size: int,
-        end_ids: Sequence[int],
-    ) -> None:
-        self._model = model
-        self._requests = requests
-        self._size = size
-        self._waiting = 0  # the next request to read
-        self._most_generated = 0  # the most tokens written by an active row
-        self._stops = [(*end_ids, *request.stop_ids) for request in requests]
-        self._most_stops = max(map(len, self._stops))
-        self._scales = any(request.temperature not in (0, 1) for request in requests)
-        self._is_greedy = any(request.temperature == 0 for request in requests)
-        self._cuts = any(request.top_p < 1 for request in requests)
-        self._written: list[tuple[Tensor, Tensor, Tensor]] = []  # requests, tokens, log-probs
-
-    def run(self) -> list[Completion]:
-        work = self._admit(self._size, _NUMBERS)
-        while True:
-            tokens, is_over = self._draw(work)
-            admits = False
-            if bool(is_over.any()):
-                work.rows.requests = work.rows.requests.masked_fill(is_over, -1)
-                going = (work.rows.requests >= 0).nonzero()[:, 0]
-                free = self._size - len(going)
-                waits = self._waiting < len(self._requests)
-                if not len(going):
-                    if not waits:
-                        return self._completions()
-                    work = self._admit(self._size, _NUMBERS)
-                    continue
-                admits = waits and work.cache.can_append and free >= _NEXT_ADMIT * self._size
-                is_full = bool(
-                    (work.rows.num_generated >= work.rows.left).any()
-                )  # its context is full
-                if admits or is_full or len(going) < _NEXT_KEEP * len(is_over):
-                    tokens = tokens[going]
-                    work.keep(going)
-            work.logits = self._model.step(tokens, work.cache)
-            if admits:
-                work.append(self._admit(free, work.rows.numbers.shape[1]))
-                self._most_generated = int(work.rows.num_generated.max())
-
-    def _admit(self, count: int, width: int) -> _Work:
-        """Read the next prompts, each once for all its requests."""
-        indices = range(self._waiting, min(self._waiting + count, len(self._requests)))
-        self._waiting = indices.stop
-        prompts: dict[tuple[int, ...], int] = {}
-        read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in indices]
-        device = self._model.device
-        logits, cache = self._model.start(*pad_left(list(prompts), device))
-        if len(prompts) < len(read):
-            copies = torch.tensor(read, device=device)
-            logits = logits[copies]
-            cache.keep(copies)
-        self._most_generated = 0
-        return _Work(self._make_rows(indices, width), cache, logits)
-
-    def _make_rows(self, indices: range, width: int) -> _Rows:
-        requests = [self._requests[index] for index in indices]
-        stops = np.full((len(indices), self._most_stops), -1)
-        for row, index in enumerate(indices):
-            stops[row, : len(self._stops[index])] = self._stops[index]
-        left = np.array([self._model.context_length - len(r.prompt) for r in requests])
-        room = np.minimum([r.max_tokens for r in requests], left)
-        temperature = np.array([r.temperature for r in requests], np.float64)
-        is_greedy = temperature == 0
-        columns = (
-            np.arange(indices.start, indices.stop),
-            np.where(is_greedy, 1.0, temperature)[:, None],
-            is_greedy,
-            np.array([r.top_p for r in requests], np.float64)[:, None],
-            stops,
-            room,
-            left,
-            np.zeros_like(room),
-            uniforms([r.seed for r in requests], 0, width),
-        )
-        return _Rows(*(torch.from_numpy(column).to(self._model.device) for column in columns))
-
-    def _draw(self, work: _Work) -> tuple[Tensor, Tensor]:
-        """Sample a token for each row, int[B], and return whether it was its last, bool[B]."""
-        rows = work.rows
-        if self._most_generated == rows.numbers.shape[1]:
-            self._make_numbers(rows)
-        scores = work.logits.double()
-        if self._scales:
-            scores = scores / rows.temperature
-        log_probs = scores.log_softmax(-1)
-        probabilities = log_probs.exp()
-        if self._cuts:
-            probabilities = nucleus(probabilities, rows.top_p)
-        tokens = pick(probabilities, rows.numbers.gather(1, rows.num_generated[:, None])[:, 0])
-        if self._is_greedy:
-            tokens = torch.where(rows.is_greedy, scores.argmax(-1), tokens)
-        column = tokens[:, None]
-        self._written.append((rows.requests, tokens, log_probs.gather(1, column)[:, 0]))
-        rows.num_generated = rows.num_generated + 1
-        self._most_generated += 1
-        return tokens, (rows.stops == column).any(1) | (rows.num_generated >= rows.room)
-
-    def _make_numbers(self, rows: _Rows) -> None:
-        """Extend the rows' random streams; finished rows continue with arbitrary ones."""
-        done = rows.numbers.shape[1]
-        seeds = [self._requests[index].seed for index in rows.requests.tolist()]
-        more = torch.from_numpy(uniforms(seeds, done, 2 * done)).to(rows.numbers.device)
-        rows.numbers = torch.cat([rows.numbers, more], dim=1)
-
-    def _completions(self) -> list[Completion]:
+    def completions(self) -> list[Completion]:
         """Regroup the tokens of all steps by request."""
-        requests, tokens, log_probs = (
-            torch.cat(column).cpu().numpy() for column in zip(*self._written, strict=True)
+        indices, tokens, log_probs = (
+            torch.cat(column).cpu().numpy() for column in zip(*self.written, strict=True)
         )
-        order = np.argsort(requests, kind="stable")
-        order = order[np.searchsorted(requests[order], 0) :]  # drops the tokens of finished rows
-        cuts = np.searchsorted(requests[order], np.arange(1, len(self._requests)))
+        order = np.argsort(indices, kind="stable")
+        order = order[np.searchsorted(indices[order], 0) :]  # drops the tokens of finished rows
+        cuts = np.searchsorted(indices[order], np.arange(1, len(self.requests)))
         parts = zip(
             np.split(tokens[order], cuts),
             np.split(log_probs[order], cuts),
-            self._stops,
+            self.stops,
             strict=True,
         )
         return [

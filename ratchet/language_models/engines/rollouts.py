@@ -49,8 +49,8 @@ class SampleRequest:
             raise ParameterError("prompt: got no tokens, expected at least one.")
         if self.max_tokens < 1:
             raise ParameterError(f"max_tokens: got {self.max_tokens}, expected 1 or more.")
-        if self.seed < 0:
-            raise ParameterError(f"seed: got {self.seed}, expected 0 or more.")
+        if not 0 <= self.seed < 2**64:
+            raise ParameterError(f"seed: got {self.seed}, expected 0 to 2**64 − 1.")
         if not self.temperature >= 0:
             raise ParameterError(f"temperature: got {self.temperature}, expected 0 or more.")
         if not 0 < self.top_p <= 1:

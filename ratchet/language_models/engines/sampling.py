@@ -4,11 +4,13 @@ Rows of a batch are independent. Computed in float64, so that batch-dependent la
 logits do not affect the choice. Random numbers of rollouts are of Philox-4×32-10 (Salmon et al.
 2011), which is counter-based: a stream is a key and an index, and a batch takes a few array
 operations, while a generator object per request takes as much time as its answer by a small model.
+The service's are of NumPy's PCG64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,82 +18,121 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ratchet.language_models.engines.interface import GenerationRequest
+from ratchet.language_models.engines.rollouts import SampleRequest
+
+Seeds: TypeAlias = Sequence[int] | NDArray[np.uint64]
+Stream: TypeAlias = Callable[[Seeds, int, int], NDArray[np.float64]]
+"""Numbers ``start`` to ``stop`` in [0, 1) of each seed: float64[seeds, stop − start]."""
 
 _DECIMALS = 9
-_CHUNK = 64
+_NUMBERS = 32  # random numbers of a row that are generated at first
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint32)
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _WORD = np.uint64(32)
-_LARGEST = 2**64 - 1
 
 
 class Sampler:
-    """Samples tokens for a batch of requests, each with its own seed and parameters.
+    """Samples tokens for a batch's rows, each with the seed and settings of its request.
 
-    ``prompts`` are the requests' tokens, for repetition penalties.
+    Its tensors are on the device of the logits, so that nothing waits for the host.
+
+    Parameters
+    ----------
+    stream
+        The random numbers of a seed.
+    repetition
+        Factors float64[B, 1] and said tokens bool[B, V] for repetition penalties (Keskar et al.
+        2019, section 4.1); None if no request of the batch has one.
     """
 
+    _COLUMNS = (
+        *("_temperature", "_is_greedy", "_top_p", "_penalty", "_said", "_numbers"),
+        "num_generated",
+    )
+
     def __init__(
-        self, requests: Sequence[GenerationRequest], prompts: Sequence[Sequence[int]] = ()
+        self,
+        requests: Sequence[GenerationRequest | SampleRequest],
+        stream: Stream,
+        device: torch.device,
+        repetition: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        temperatures = [request.temperature for request in requests]
-        self._temperature = torch.tensor(temperatures, dtype=torch.float64)[:, None]
-        self._top_p = torch.tensor([r.top_p for r in requests], dtype=torch.float64)[:, None]
-        self._greedy = self._temperature[:, 0] <= 0
-        self._cuts = bool((self._top_p < 1).any())
-        self._generators = [np.random.Generator(np.random.PCG64(r.seed)) for r in requests]
-        penalties = [request.repetition_penalty for request in requests]
-        self._penalty = torch.tensor(penalties, dtype=torch.float64)[:, None]
-        self._penalizes = bool((self._penalty != 1).any())
-        self._prompts = prompts
-        self._said = torch.empty(0)
-        self._numbers = np.empty((len(requests), 0))
-        self._used = 0
+        temperature = np.array([request.temperature for request in requests], np.float64)
+        top_p = np.array([request.top_p for request in requests], np.float64)
+        self._stream = stream
+        self._seeds = np.array([request.seed for request in requests], np.uint64)
+        self._steps = np.zeros(len(requests), np.int64)
+        self._is_any_greedy = bool((temperature == 0).any())
+        self._is_any_scaled = bool(((temperature != 0) & (temperature != 1)).any())
+        self._is_any_cut = bool((top_p < 1).any())
+        self._temperature = torch.from_numpy(np.where(temperature == 0, 1, temperature)[:, None])
+        self._is_greedy = torch.from_numpy(temperature == 0)
+        self._top_p = torch.from_numpy(top_p[:, None])
+        self._numbers = torch.from_numpy(stream(self._seeds, 0, _NUMBERS))
+        self.num_generated = torch.zeros(len(requests), dtype=torch.int64)
+        """int[B], the tokens sampled so far."""
+        self._penalizes = repetition is not None
+        self._penalty, self._said = repetition or torch.empty(2, len(requests), 0)
+        for name in self._COLUMNS:
+            setattr(self, name, getattr(self, name).to(device))
+
+    def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample a token for each row of logits [B, V]; one at -inf is never sampled.
+
+        Returns the tokens, int64[B], and their log-probabilities at the row's temperature before
+        ``top_p``, float64[B].
+        """
+        scores = logits.double()
+        if self._penalizes:
+            smaller = torch.where(scores > 0, scores / self._penalty, scores * self._penalty)
+            scores = torch.where(self._said, smaller, scores)
+        if self._is_any_scaled:
+            scores = scores / self._temperature
+        log_probs = scores.log_softmax(-1)
+        probabilities = log_probs.exp()
+        if self._is_any_cut:
+            probabilities = nucleus(probabilities, self._top_p)
+        tokens = pick(probabilities, self._next_numbers())
+        if self._is_any_greedy:
+            tokens = torch.where(self._is_greedy, scores.argmax(-1), tokens)
+        column = tokens[:, None]
+        if self._penalizes:
+            self._said.scatter_(1, column, True)
+        return tokens, log_probs.gather(1, column)[:, 0]
+
+    def _next_numbers(self) -> Tensor:
+        """Return each row's next number of its stream, float64[B]."""
+        width = self._numbers.shape[1]
+        if self._steps.max() == width:
+            more = torch.from_numpy(self._stream(self._seeds, width, 2 * width))
+            self._numbers = torch.cat([self._numbers, more.to(self._numbers.device)], dim=1)
+        numbers = self._numbers.gather(1, self.num_generated[:, None])[:, 0]
+        self.num_generated = self.num_generated + 1
+        self._steps += 1
+        return numbers
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these rows, int[B']."""
-        self._temperature, self._top_p = self._temperature[rows], self._top_p[rows]
-        self._greedy = self._greedy[rows]
-        self._generators = [self._generators[row] for row in rows.tolist()]
-        self._numbers = self._numbers[rows.numpy()]
-        self._penalty = self._penalty[rows]
-        if self._penalizes:
-            self._said = self._said[rows]
+        on_host = rows.cpu().numpy()
+        self._seeds, self._steps = self._seeds[on_host], self._steps[on_host]
+        for name in self._COLUMNS:
+            setattr(self, name, getattr(self, name)[rows])
 
-    def draw(self, logits: Tensor) -> Tensor:
-        """Sample a token for each row of logits [B, V]: int64[B]; one at -inf is never sampled."""
-        scores = logits.double().cpu()
-        if self._penalizes:
-            scores = self._penalized(scores)
-        scaled = scores / self._temperature.clamp(min=1e-6)
-        probabilities = scaled.softmax(-1)
-        if self._cuts:
-            probabilities = nucleus(probabilities, self._top_p)
-        sampled = pick(probabilities, torch.from_numpy(self._next_numbers()))
-        chosen = torch.where(self._greedy, scaled.argmax(-1), sampled)
-        if self._penalizes:
-            self._said.scatter_(1, chosen[:, None], True)
-        return chosen
-
-    def _penalized(self, scores: Tensor) -> Tensor:
-        """Return scores [B, V] with those of earlier tokens reduced."""
-        if not self._said.numel():
-            self._said = torch.zeros(scores.shape, dtype=torch.bool)
-            for row, prompt in enumerate(self._prompts):
-                self._said[row, torch.tensor(prompt)] = True
-        smaller = torch.where(scores > 0, scores / self._penalty, scores * self._penalty)
-        return torch.where(self._said, smaller, scores)
-
-    def _next_numbers(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Return one uniform number for each row: the next of its stream."""
-        if self._used == self._numbers.shape[1]:
-            self._numbers = np.stack([g.random(_CHUNK) for g in self._generators])
-            self._used = 0
-        self._used += 1
-        numbers: np.ndarray[tuple[int], np.dtype[np.float64]] = self._numbers[:, self._used - 1]
-        return np.ascontiguousarray(numbers)
+    def append(self, other: Sampler) -> None:
+        """Append the rows of another sampler of the same batch, which have no tokens yet."""
+        width = self._numbers.shape[1]
+        if width > _NUMBERS:
+            numbers = torch.from_numpy(self._stream(other._seeds, 0, width))
+            other._numbers = numbers.to(self._numbers.device)
+        self._seeds = np.concatenate([self._seeds, other._seeds])
+        self._steps = np.concatenate([self._steps, other._steps])
+        self._is_any_greedy |= other._is_any_greedy
+        self._is_any_scaled |= other._is_any_scaled
+        self._is_any_cut |= other._is_any_cut
+        for name in self._COLUMNS:
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
@@ -133,20 +174,23 @@ def philox(counters: NDArray[np.uint32], keys: NDArray[np.uint32]) -> NDArray[np
     return np.stack([even[0], odd[0], even[1], odd[1]]).astype(np.uint32)
 
 
-def uniforms(seeds: Sequence[int], start: int, stop: int) -> NDArray[np.float64]:
-    """Return numbers ``start`` to ``stop`` of each seed's stream: float64[seeds, stop − start].
-
-    In [0, 1), with 53 random bits each.
-    """
+def philox_uniforms(seeds: Seeds, start: int, stop: int) -> NDArray[np.float64]:
+    """Return numbers of Philox-4×32-10, with 53 random bits each; see :data:`Stream`."""
     first, last = start // 2, -(-stop // 2)  # two numbers per block
     rows, blocks = len(seeds), last - first
     counters = np.zeros((4, rows, blocks), np.uint32)
     counters[0] = np.arange(first, last)
-    given = np.array([seed & _LARGEST for seed in seeds], np.uint64)
-    words = np.stack([given & _LOW, given >> _WORD]).astype(np.uint32)
+    numbers = np.asarray(seeds, np.uint64)
+    words = np.stack([numbers & _LOW, numbers >> _WORD]).astype(np.uint32)
     keys = np.repeat(words, blocks, axis=1)
     drawn = philox(counters.reshape(4, -1), keys).astype(np.uint64)
     pairs = (drawn[::2] >> np.uint64(5)) * np.float64(2**26) + (drawn[1::2] >> np.uint64(6))
-    numbers = (pairs / 2**53).reshape(2, rows, blocks)
-    flat: NDArray[np.float64] = np.moveaxis(numbers, 0, -1).reshape(rows, 2 * blocks)
+    uniforms = (pairs / 2**53).reshape(2, rows, blocks)
+    flat: NDArray[np.float64] = np.moveaxis(uniforms, 0, -1).reshape(rows, 2 * blocks)
     return flat[:, start - 2 * first : stop - 2 * first]
+
+
+def pcg64_uniforms(seeds: Seeds, start: int, stop: int) -> NDArray[np.float64]:
+    """Return numbers of NumPy's PCG64; see :data:`Stream`."""
+    generators = (np.random.PCG64(int(seed)).advance(start) for seed in seeds)
+    return np.stack([np.random.Generator(each).random(stop - start) for each in generators])

@@ -1,8 +1,4 @@
-"""Generation with torch: batched, with each result independent of its batch.
-
-Prompts are padded on the left and read together, then generated token by token with a key-value
-cache; finished rows leave the batch.
-"""
+"""Generation with torch for the service: batched, with each result independent of its batch."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, UnknownNameError, nearest
+from ratchet.language_models.engines.batch_loop import BatchLoop
 from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     EmbeddingResult,
@@ -30,9 +27,9 @@ from ratchet.language_models.engines.interface import (
     tokens_within,
 )
 from ratchet.language_models.engines.prompts import read_prompt, read_text
-from ratchet.language_models.engines.sampling import Sampler, log_probabilities
+from ratchet.language_models.engines.sampling import Sampler, log_probabilities, pcg64_uniforms
 from ratchet.language_models.local.loading import load_frozen_model
-from ratchet.language_models.local.model import LanguageModel, pad_left
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MAX_BATCH_SIZE = 256
-_NEXT_KEEP = 0.75  # the batch shrinks when fewer of its rows than this are active
 
 
 class GrammarTokenizer:
@@ -114,10 +110,10 @@ class _Loaded:
 
 @dataclass(slots=True)
 class _Row:
-    """An active request."""
+    """A request and its completion."""
 
     request: GenerationRequest
-    prompt: list[int]
+    prompt: tuple[int, ...]
     room: int
     ids: list[int] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
@@ -161,8 +157,18 @@ class TorchEngine:
             rows = [_admit(loaded, request) for request in requests]
             working = [row for row in rows if isinstance(row, _Row) and row.room]
             if working:
-                _generate(loaded, working)
+                self._generate(loaded, working)
             return [_result(loaded, row) if isinstance(row, _Row) else row for row in rows]
+
+    def _generate(self, loaded: _Loaded, rows: Sequence[_Row]) -> None:
+        """Generate the completions of all rows in place."""
+        penalizes = any(row.request.repetition_penalty != 1 for row in rows)
+
+        def make_rows(indices: range) -> _Rows:
+            return _Rows(loaded, [rows[index] for index in indices], penalizes=penalizes)
+
+        prompts = [row.prompt for row in rows]
+        BatchLoop(loaded.model, prompts, self._max_batch_size, make_rows).run()
 
     def embed(
         self, requests: Sequence[EmbeddingRequest]
@@ -186,7 +192,7 @@ def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefused
         return prompt
     left = loaded.model.context_length - len(prompt)
     limit = left if request.max_tokens is None else min(left, request.max_tokens)
-    row = _Row(request, prompt, limit)
+    row = _Row(request, tuple(prompt), limit)
     if request.schema is not None:
         try:
             row.grammar = loaded.grammar(request.schema)
@@ -205,45 +211,59 @@ def _embed(loaded: _Loaded, request: EmbeddingRequest) -> EmbeddingResult | Requ
     return EmbeddingResult(tuple(vector.tolist()), len(prompt))
 
 
-def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
-    """Generate the completions of all rows in place."""
-    prompts, device = [row.prompt for row in rows], loaded.model.device
-    sampler = Sampler([row.request for row in rows], prompts)
-    logits, cache = loaded.model.start(*pad_left(prompts, device))
-    num_cached = max(map(len, prompts))  # of the longest row, whether it has finished or not
-    while True:
-        logits = logits.cpu()  # grammars and random streams are there
-        sampled = sampler.draw(_allowed(rows, logits))
-        _append(loaded, rows, sampled.tolist(), logits)
-        left = [index for index, row in enumerate(rows) if row.finish is None]
-        if not left:
-            return
-        num_cached += 1
-        is_full = num_cached >= loaded.model.context_length  # a finished row has no next position
-        if is_full or len(left) < _NEXT_KEEP * len(rows):
-            active = torch.tensor(left)
-            rows = [rows[index] for index in left]
-            num_cached = max(len(row.prompt) + len(row.ids) for row in rows)
-            sampled = sampled[active]
-            cache.keep(active)
-            sampler.keep(active)
-        logits = loaded.model.step(sampled.to(device), cache)
+class _Rows:
+    """The active rows of a batch: samples their tokens, and appends these to the completions."""
 
+    def __init__(self, loaded: _Loaded, rows: Sequence[_Row], *, penalizes: bool) -> None:
+        self._loaded = loaded
+        self._rows = list(rows)
+        requests, device = [row.request for row in rows], loaded.model.device
+        repetition = self._repetition() if penalizes else None
+        self._sampler = Sampler(requests, pcg64_uniforms, device, repetition)
 
-def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
-    """Set tokens that a row's grammar forbids to -inf."""
-    masked = logits
-    for index, row in enumerate(rows):
-        if row.grammar is None or row.finish is not None:
-            continue
-        try:
-            allowed = row.grammar.allowed()
-        except DataError as error:  # too complex for the parser; the other rows continue
-            row.finish, row.refused = "stop", _bad_schema(row.request, error)
-            continue
-        masked = masked.clone() if masked is logits else masked
-        masked[index].masked_fill_(~allowed, -torch.inf)
-    return masked
+    def _repetition(self) -> tuple[Tensor, Tensor]:
+        """Return the rows' penalties float64[B, 1], and the tokens of their prompts bool[B, V]."""
+        factors = [[row.request.repetition_penalty] for row in self._rows]
+        said = torch.zeros(len(factors), self._loaded.model.vocabulary_size, dtype=torch.bool)
+        for index, row in enumerate(self._rows):
+            said[index, torch.tensor(row.prompt)] = True
+        return torch.tensor(factors, dtype=torch.float64), said
+
+    def draw(self, logits: Tensor) -> Tensor:
+        """Sample a token for each row, and append it to its completion."""
+        tokens, _ = self._sampler.draw(self._allowed(logits))
+        _append(self._loaded, self._rows, tokens.tolist(), logits)
+        return tokens
+
+    def _allowed(self, logits: Tensor) -> Tensor:
+        """Set tokens that a row's grammar forbids to -inf."""
+        masked = logits
+        for index, row in enumerate(self._rows):
+            if row.grammar is None or row.finish is not None:
+                continue
+            try:
+                allowed = row.grammar.allowed()
+            except DataError as error:  # too complex for the parser; the other rows continue
+                row.finish, row.refused = "stop", _bad_schema(row.request, error)
+                continue
+            masked = masked.clone() if masked is logits else masked
+            masked[index].masked_fill_(~allowed.to(masked.device), -torch.inf)
+        return masked
+
+    def active(self) -> Tensor:
+        """Return the indices of the unfinished rows."""
+        indices = [index for index, row in enumerate(self._rows) if row.finish is None]
+        return torch.tensor(indices, dtype=torch.int64, device=self._loaded.model.device)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only these rows."""
+        self._sampler.keep(rows)
+        self._rows = [self._rows[index] for index in rows.tolist()]
+
+    def append(self, other: _Rows) -> None:
+        """Append the rows of another object."""
+        self._sampler.append(other._sampler)
+        self._rows += other._rows
 
 
 def _bad_schema(request: GenerationRequest, error: DataError) -> RequestRefusedError:
@@ -251,7 +271,7 @@ def _bad_schema(request: GenerationRequest, error: DataError) -> RequestRefusedE
 
 
 def _append(loaded: _Loaded, rows: Sequence[_Row], sampled: Sequence[int], logits: Tensor) -> None:
-    """Append its token to each active row, and return whether it has ended."""
+    """Append its token to each active row, and end rows."""
     wanting = [i for i, row in enumerate(rows) if row.finish is None and row.request.logprobs]
     scores = dict(zip(wanting, log_probabilities(logits[wanting]), strict=True)) if wanting else {}
     for index, (row, token) in enumerate(zip(rows, sampled, strict=True)):

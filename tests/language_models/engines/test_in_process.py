@@ -8,7 +8,7 @@ from small_model import ASSISTANT, END, FIRST, USER, prompts, requests
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import SampleRequest, log_prob_differences
-from ratchet.language_models.engines.sampling import uniforms
+from ratchet.language_models.engines.sampling import philox_uniforms
 
 
 def trainers_log_probs(model, request, completion):
@@ -110,7 +110,7 @@ def test_each_token_is_picked_by_the_next_number_of_its_stream(plain):
         ids = torch.tensor([[*request.prompt, *written.tokens]])
         before = torch.arange(ids.shape[1])[None] >= len(request.prompt) - 1
         lines = plain.chosen_logits(ids, before)[:-1].double().softmax(-1).cumsum(-1)
-        numbers = torch.from_numpy(uniforms([request.seed], 0, len(written.tokens))[0])
+        numbers = torch.from_numpy(philox_uniforms([request.seed], 0, len(written.tokens))[0])
         wanted = (lines < numbers[:, None]).sum(-1)
         assert written.tokens == tuple(wanted.tolist())
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_asked_is_refused(plain):
         ids, ones = torch.tensor([[FIRST, token]]), torch.ones(1, 2)
         with pytest.raises(DataError, match=f"input_ids: got token {token}"):
             plain.score(ids, ones, torch.tensor([[0, 1]]))
-    for wrong in ({"max_tokens": 0}, {"seed": -1}, {"temperature": -1.0}, {"top_p": 0.0}):
+    for wrong in ({"max_tokens": 0}, {"seed": -1}, {"seed": 2**64}, {"temperature": -1.0}, {"top_p": 0.0}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             SampleRequest(**{"prompt": (1,), "max_tokens": 1, "seed": 0, **wrong})
     with pytest.raises(ParameterError, match="prompt"):

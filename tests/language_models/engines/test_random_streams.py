@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ratchet.language_models.engines.sampling import philox, uniforms
+from ratchet.language_models.engines.sampling import philox, philox_uniforms
 
 # the reference values of Salmon et al.'s Random123
 KNOWN = [
@@ -28,13 +28,13 @@ def test_known_answers(counter, key, answer):
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 7), (3, 4), (5, 64), (32, 64)])
 def test_a_piece_of_a_stream_is_the_same_whatever_is_drawn_beside_it(start, stop):
     seeds = [0, 5, 2**40 + 7, 2**63 - 1]
-    whole = uniforms(seeds, 0, 64)
-    assert np.array_equal(uniforms(seeds, start, stop), whole[:, start:stop])
-    assert np.array_equal(uniforms(seeds[2:3], start, stop), whole[2:3, start:stop])
+    whole = philox_uniforms(seeds, 0, 64)
+    assert np.array_equal(philox_uniforms(seeds, start, stop), whole[:, start:stop])
+    assert np.array_equal(philox_uniforms(seeds[2:3], start, stop), whole[2:3, start:stop])
 
 
 def test_numbers_are_spread_evenly_and_streams_differ():
-    drawn = uniforms(range(400), 0, 250)
+    drawn = philox_uniforms(range(400), 0, 250)
     assert drawn.min() >= 0
     assert drawn.max() < 1
     assert len(np.unique(drawn)) == drawn.size

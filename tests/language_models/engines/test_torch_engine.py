@@ -8,7 +8,7 @@ from micro_model import write_micro_model
 
 from ratchet.errors import UnknownNameError
 from ratchet.language_models.engines.interface import GenerationRequest, RequestRefusedError
-from ratchet.language_models.engines.sampling import Sampler
+from ratchet.language_models.engines.sampling import Sampler, pcg64_uniforms
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.local import loading
 from ratchet.language_models.types import ChatMessage
@@ -24,6 +24,10 @@ def engine(tmp_path_factory):
 def request(number=0, text="add 4", **values):
     values = {"max_tokens": 12, "logprobs": True, "top_logprobs": 3, **values}
     return GenerationRequest("m", (ChatMessage("user", text),), number, **values)
+
+
+def sampler(requests, repetition=None):
+    return Sampler(requests, pcg64_uniforms, torch.device("cpu"), repetition)
 
 
 def varied_requests():
@@ -108,14 +112,14 @@ def test_unloaded_models_are_named(engine):
 def test_sampling_follows_the_probabilities():
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
     requests = [request(seed) for seed in range(4000)]
-    drawn = Sampler(requests).draw(probabilities.log().expand(4000, 4))
+    drawn, _ = sampler(requests).draw(probabilities.log().expand(4000, 4))
     shares = torch.bincount(drawn, minlength=4) / 4000
     assert torch.allclose(shares.double(), probabilities, atol=0.03)
 
 
 def test_top_p_keeps_the_smallest_set_with_this_probability():
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3], dtype=torch.float64).log().expand(400, 4)
-    drawn = Sampler([request(seed, top_p=0.75) for seed in range(400)]).draw(logits)
+    drawn, _ = sampler([request(seed, top_p=0.75) for seed in range(400)]).draw(logits)
     assert set(drawn.tolist()) == {1, 3}
 
 
@@ -124,14 +128,17 @@ def test_repetition_penalty_equals_that_of_transformers():
 
     said, penalties = [[0, 3, 3], [1], [2, 4]], [1.0, 1.4, 0.6]
     requests = [request(repetition_penalty=p, temperature=0.0) for p in penalties]
-    sampler = Sampler(requests, [list(prompt) for prompt in said])
+    before = torch.zeros(3, 6, dtype=torch.bool)
+    for row, prompt in enumerate(said):
+        before[row, prompt] = True
+    rows = sampler(requests, (torch.tensor(penalties, dtype=torch.float64)[:, None], before))
     generator = torch.Generator().manual_seed(3)
     for step in range(8):
         if step == 4:
-            sampler.keep(torch.tensor([1, 2]))
+            rows.keep(torch.tensor([1, 2]))
             said, penalties = said[1:], penalties[1:]
         logits = torch.randn(len(said), 6, generator=generator)
-        drawn = sampler.draw(logits).tolist()
+        drawn = rows.draw(logits)[0].tolist()
         for penalty, ids, row, token in zip(penalties, said, logits, drawn, strict=True):
             penalised = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([ids]), row[None])
             assert token == int(penalised[0].argmax())
