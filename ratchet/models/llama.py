@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +38,8 @@ class Cache:
     mask: Tensor
     positions: Tensor
     length: int
+    block_size: ClassVar[int] = 1
+    least_active: ClassVar[float] = 0.75
 
     @property
     def can_append(self) -> bool:

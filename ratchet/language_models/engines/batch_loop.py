@@ -7,6 +7,7 @@ A prompt that several rows share is read once. What is sampled, and when a row e
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from ratchet.language_models.local.model import GenerationCache, LanguageModel, pad_left
 
-_NEXT_KEEP = 0.75  # the batch shrinks when fewer than this share of its rows are active
 _NEXT_ADMIT = 0.125  # new rows are read when this share of the slots is free
 
 
@@ -71,7 +71,9 @@ class BatchLoop:
     prompts
         Token ids; each prompt leaves room for a token in the model's context.
     size
-        Maximal number of concurrent rows.
+        Maximal number of concurrent rows; fewer if a GPU's memory is too small.
+    length
+        Maximal tokens of a row, its prompt included.
     make_rows
         Builds the sampling state of the prompts with these indices.
     """
@@ -81,25 +83,30 @@ class BatchLoop:
         model: LanguageModel,
         prompts: Sequence[tuple[int, ...]],
         size: int,
+        length: int,
         make_rows: Callable[[range], Rows],
     ) -> None:
         self._model = model
         self._prompts = prompts
-        self._size = size
+        self._size = model.rows_at_once(length, size)
+        self._length = length
         self._make_rows = make_rows
         self._waiting = range(len(prompts))
 
     def run(self) -> None:
         """Generate until all rows have ended."""
-        batch = self._admit(self._size)
-        while True:
+        batch = self._begin()
+        for step in itertools.count(1):
             tokens = batch.rows.draw(batch.logits)
             batch.lengths += 1
+            if step % batch.cache.block_size:
+                batch.logits = self._model.step(tokens, batch.cache)
+                continue
             active = batch.rows.active()
             if not len(active):
                 if not self._waiting:
                     return
-                batch = self._admit(self._size)
+                batch = self._begin()
                 continue
             free = self._size - len(active)
             admits = (
@@ -107,12 +114,18 @@ class BatchLoop:
             )
             # a finished row whose context is full has no next position
             is_full = batch.lengths.max() >= self._model.context_length
-            if admits or is_full or len(active) < _NEXT_KEEP * len(tokens):
+            if admits or is_full or len(active) < batch.cache.least_active * len(tokens):
                 tokens = tokens[active]
                 batch.keep(active)
             batch.logits = self._model.step(tokens, batch.cache)
             if admits:
                 batch.append(self._admit(free))
+
+    def _begin(self) -> _Batch:
+        """Read the first of the waiting prompts."""
+        batch = self._admit(self._size)
+        batch.cache = self._model.hold(batch.cache, self._size, self._length)
+        return batch
 
     def _admit(self, count: int) -> _Batch:
         """Read the next prompts, each once for all its rows."""

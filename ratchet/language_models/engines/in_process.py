@@ -67,7 +67,9 @@ class InProcessEngine:
         call = _Call(requests, stops, model.context_length, model.device)
         prompts = [request.prompt for request in requests]
         with torch.inference_mode():
-            BatchLoop(model, prompts, self._max_batch_size, partial(_Rows, call)).run()
+            length = max(len(request.prompt) + request.max_tokens for request in requests)
+            length = min(length, model.context_length)
+            BatchLoop(model, prompts, self._max_batch_size, length, partial(_Rows, call)).run()
             return call.completions()
 
     def _check_tokens(self, number: int, prompt: Sequence[int]) -> None:

@@ -168,7 +168,8 @@ class TorchEngine:
             return _Rows(loaded, [rows[index] for index in indices], penalizes=penalizes)
 
         prompts = [row.prompt for row in rows]
-        BatchLoop(loaded.model, prompts, self._max_batch_size, make_rows).run()
+        length = max(len(row.prompt) + row.room for row in rows)
+        BatchLoop(loaded.model, prompts, self._max_batch_size, length, make_rows).run()
 
     def embed(
         self, requests: Sequence[EmbeddingRequest]

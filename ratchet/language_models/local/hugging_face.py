@@ -36,6 +36,11 @@ from ratchet.seeding import seeded_globals
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from ratchet.language_models.local.slots import SlotCache
+
+_CACHE_SHARE = 12  # of a device's memory, what keys and values may take
+_SPARE = 8  # tokens that a row may generate after its end
+
 
 class HuggingFaceLanguageModel(LanguageModel):
     """A model that transformers runs.
@@ -78,6 +83,9 @@ class HuggingFaceLanguageModel(LanguageModel):
         self._saved_dtype = saved_dtype
         self._is_autocast = False
         self._recomputed: list[torch.nn.Module] = []
+        self.uses_slots = device.type == "cuda"
+        """Whether to generate with a :class:`SlotCache` if the architecture can."""
+        self._slots: SlotCache | None = None
 
     @classmethod
     def read(cls, folder: Path, device: torch.device, dtype: str) -> HuggingFaceLanguageModel:
@@ -183,9 +191,37 @@ class HuggingFaceLanguageModel(LanguageModel):
         with self._reading():
             return read_on(self._network, ids, cache), cache
 
+    def rows_at_once(self, length: int, most: int) -> int:
+        """Return how many rows have room in a twelfth of the device's memory."""
+        if not self.uses_slots or self.device.type != "cuda":
+            return most
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        config = self._whole.config.get_text_config()
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        numbers = 2 * config.num_hidden_layers * heads * head * _slot_length(length)
+        return max(1, min(most, int(memory / _CACHE_SHARE / (numbers * self.dtype.itemsize))))
+
+    def hold(self, cache: GenerationCache, rows: int, length: int) -> GenerationCache:
+        """Copy the rows into a cache of fixed size, which is used again."""
+        from ratchet.language_models.local.slots import SlotCache, can_hold
+
+        assert isinstance(cache, HuggingFaceCache)
+        if not self.uses_slots or self._is_autocast or not can_hold(self._whole, cache):
+            return cache
+        shape = rows, _slot_length(length)
+        if self._slots is None or self._slots.shape != shape:
+            self._slots = None  # frees its memory first
+            self._slots = SlotCache(self._network, cache, *shape, self.context_length - 1)
+        self._slots.clear()
+        self._slots.append(cache)
+        return self._slots
+
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row."""
-        assert isinstance(cache, HuggingFaceCache)
+        if not isinstance(cache, HuggingFaceCache):
+            with self._reading():
+                return cache.step(tokens)
         cache.make_room()
         with self._reading():
             return read_on(self._network, tokens[:, None], cache)
@@ -325,6 +361,11 @@ class HuggingFaceLanguageModel(LanguageModel):
             self._network, save_embedding_layers=False
         )
         return weights
+
+
+def _slot_length(length: int) -> int:
+    """Round a row's length up, so that few sizes of caches occur; with room for a block's rest."""
+    return 2 ** max(8, (length + _SPARE - 1).bit_length())
 
 
 def _named(network: Any) -> dict[str, Tensor]:  # noqa: ANN401 -- PreTrainedModel

@@ -38,6 +38,16 @@ class GenerationCache(Protocol):
     """The key-value cache of a batch."""
 
     @property
+    def block_size(self) -> int:
+        """Number of tokens to generate between two looks at which rows have ended."""
+        ...
+
+    @property
+    def least_active(self) -> float:
+        """Share of its rows that are active, below which the others are to be removed."""
+        ...
+
+    @property
     def can_append(self) -> bool:
         """Return whether another cache's rows can be appended."""
         ...
@@ -247,6 +257,14 @@ class LanguageModel(ABC):
     @abstractmethod
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row, int[B]; return the next token's logits [B, V]."""
+
+    def rows_at_once(self, length: int, most: int) -> int:
+        """Return how many rows of this length to generate together, at most ``most``."""
+        return most
+
+    def hold(self, cache: GenerationCache, rows: int, length: int) -> GenerationCache:
+        """Return the cache of read prompts as one that can hold further rows of this length."""
+        return cache
 
     @abstractmethod
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -24,6 +24,9 @@ from ratchet.models.low_rank import LowRankChange
 class HuggingFaceCache:
     """The key-value cache of a batch, with its padding mask."""
 
+    block_size = 1
+    least_active = 0.75
+
     def __init__(self, past: Any, readable: Tensor) -> None:  # noqa: ANN401 -- transformers' Cache
         self.past = past
         self.readable = readable

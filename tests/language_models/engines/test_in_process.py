@@ -92,6 +92,27 @@ def test_transformers_writes_the_same(plain, transformers_model):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, 256])
+def test_slots_write_what_a_growing_cache_writes(transformers_model, monkeypatch, size):
+    from ratchet.language_models.local.slots import SlotCache
+
+    engine = InProcessEngine(transformers_model, max_batch_size=size, end_ids=())
+    asked = requests(prompt_count=5, most=160)
+    growing = engine.generate(asked)
+    monkeypatch.setattr(transformers_model, "uses_slots", True)
+    columns = []
+    run = SlotCache._run
+    monkeypatch.setattr(SlotCache, "_run", lambda self, n: columns.append(n) or run(self, n))
+    in_slots = engine.generate(asked)
+    assert tokens(in_slots) == tokens(growing)
+    assert [c.finish_reason for c in in_slots] == [c.finish_reason for c in growing]
+    for one, other in zip(in_slots, growing, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+    assert set(columns) == {128, 256}  # attention reads more as rows grow
+    assert engine.generate(asked) == in_slots  # the used slots leave nothing behind
+
+
 def test_answers_come_as_often_as_they_are_likely(plain):
     prompt = prompts(1)[0]
     count = 4000
@@ -187,7 +208,13 @@ def test_what_cannot_be_asked_is_refused(plain):
         ids, ones = torch.tensor([[FIRST, token]]), torch.ones(1, 2)
         with pytest.raises(DataError, match=f"input_ids: got token {token}"):
             plain.score(ids, ones, torch.tensor([[0, 1]]))
-    for wrong in ({"max_tokens": 0}, {"seed": -1}, {"seed": 2**64}, {"temperature": -1.0}, {"top_p": 0.0}):
+    for wrong in (
+        {"max_tokens": 0},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"temperature": -1.0},
+        {"top_p": 0.0},
+    ):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             SampleRequest(**{"prompt": (1,), "max_tokens": 1, "seed": 0, **wrong})
     with pytest.raises(ParameterError, match="prompt"):

@@ -68,6 +68,15 @@ def test_answers_are_those_of_each_request_alone_and_scored_alike(model):
     assert log_prob_differences(sampler, scores)["max_abs"] <= 1e-4
 
 
+def test_slots_are_used_if_all_layers_read_all_positions(model, monkeypatch):
+    asked = requests(most=25)
+    growing = InProcessEngine(model).generate(asked)
+    monkeypatch.setattr(model, "uses_slots", True)
+    in_slots = InProcessEngine(model).generate(asked)
+    assert [c.tokens for c in in_slots] == [c.tokens for c in growing]
+    assert (model._slots is not None) == (model._whole.config.model_type == "gpt2")
+
+
 def test_logits_at_chosen_places_are_the_models_own(model):
     row = torch.tensor([prompts(1)[0]])
     chosen = torch.arange(row.shape[1])[None] % 2 == 0
