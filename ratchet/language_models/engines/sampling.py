@@ -74,7 +74,8 @@ class Sampler:
         self.num_generated = torch.zeros(len(requests), dtype=torch.int64)
         """int[B], the tokens sampled so far."""
         self._penalizes = repetition is not None
-        self._penalty, self._said = repetition or torch.empty(2, len(requests), 0)
+        none = torch.empty(len(requests), 0)
+        self._penalty, self._said = repetition or (none, none)
         for name in self._COLUMNS:
             setattr(self, name, getattr(self, name).to(device))
 

@@ -204,10 +204,12 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     def hold(self, cache: GenerationCache, rows: int, length: int) -> GenerationCache:
         """Copy the rows into a cache of fixed size, which is used again."""
+        if not self.uses_slots or self._is_autocast:
+            return cache
         from ratchet.language_models.local.slots import SlotCache, can_hold
 
         assert isinstance(cache, HuggingFaceCache)
-        if not self.uses_slots or self._is_autocast or not can_hold(self._whole, cache):
+        if not can_hold(self._whole, cache):
             return cache
         shape = rows, _slot_length(length)
         if self._slots is None or self._slots.shape != shape:
@@ -219,9 +221,10 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row."""
-        if not isinstance(cache, HuggingFaceCache):
+        if self._slots is not None and cache is self._slots:
             with self._reading():
-                return cache.step(tokens)
+                return self._slots.step(tokens)
+        assert isinstance(cache, HuggingFaceCache)
         cache.make_room()
         with self._reading():
             return read_on(self._network, tokens[:, None], cache)
@@ -365,7 +368,7 @@ class HuggingFaceLanguageModel(LanguageModel):
 
 def _slot_length(length: int) -> int:
     """Round a row's length up, so that few sizes of caches occur; with room for a block's rest."""
-    return 2 ** max(8, (length + _SPARE - 1).bit_length())
+    return 1 << max(8, (length + _SPARE - 1).bit_length())
 
 
 def _named(network: Any) -> dict[str, Tensor]:  # noqa: ANN401 -- PreTrainedModel

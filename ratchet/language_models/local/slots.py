@@ -127,7 +127,7 @@ class SlotCache:
         return logits
 
     def _capture(self, num_columns: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call] # of torch
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._run(num_columns)  # handles and workspaces; writes what the graph writes again
@@ -161,7 +161,7 @@ class _SlotLayer(CacheLayerMixin):
     values: Tensor
 
     def __init__(self, cache: SlotCache, layer: DynamicLayer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # of transformers
         self._cache = cache
         size, length = cache.shape
         self.keys, self.values = (
