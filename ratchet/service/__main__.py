@@ -33,8 +33,6 @@ def main() -> int:
             model=arguments.model,
             name=arguments.name,
             engine=arguments.engine,
-            max_loras=arguments.max_loras,
-            sleep_level=arguments.sleep_level,
             lora=Lora(arguments.lora_rank, arguments.lora_alpha, arguments.lora_dropout),
             micro_batch_size=arguments.micro_batch_size,
             supervised_weight=arguments.supervised_weight,
@@ -65,11 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8399, help="0 selects a free one")
     parser.add_argument("--model", help="folder or name on the Hugging Face hub")
     parser.add_argument("--name", help="the model's id for clients, such as org/model")
-    parser.add_argument("--engine", default="torch", help="torch, vllm, or module:Class")
-    parser.add_argument("--max-loras", type=int, default=4, help="vllm's adapters per batch")
-    parser.add_argument(
-        "--sleep-level", type=int, default=1, help="0, 1, 2: vllm's memory while a job trains"
-    )
+    parser.add_argument("--engine", default="torch", help="torch, or module:Class")
     parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
     parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")

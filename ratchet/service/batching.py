@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -27,7 +27,6 @@ from ratchet.language_models.engines.interface import (
     ModelUnavailableError,
     QueueFullError,
     RequestRefusedError,
-    SleepingEngine,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 0.001  # without an arrival, a burst of requests is complete
-_NAP_SECONDS = 1.0
 _GATHER_SECONDS = 0.05  # longest wait while requests keep arriving
 
 
@@ -47,32 +45,17 @@ Result = GenerationResult | EmbeddingResult
 class _Waiting:
     model: StoredModel
     request: GenerationRequest | EmbeddingRequest
-    number: int = 0
     result: Future[Result] = field(default_factory=Future)
 
-    def goes_with(self, first: _Waiting, *, shares_base: bool) -> bool:
+    def goes_with(self, first: _Waiting) -> bool:
         """Whether one call of the engine can process both requests."""
-        if type(self.request) is not type(first.request):
-            return False
-        if shares_base:
-            return self.model.complete_folder == first.model.complete_folder
-        return self.model.id == first.model.id
-
-
-@dataclass(slots=True)
-class _Nap:
-    """A period of sleep for the engine, after all requests up to a number."""
-
-    after: int
-    has_begun: bool = False
-    is_over: bool = False
+        return type(self.request) is type(first.request) and self.model.id == first.model.id
 
 
 class Batcher:
-    """Group requests into batches and run one batch at a time.
+    """Group requests to a model into batches and run one batch at a time.
 
-    A batch is for one model, or for several with one base if the engine supports it. The engine is
-    created in the batcher's own thread, since its imports take seconds.
+    The engine is created in the batcher's own thread, since its imports take seconds.
     """
 
     def __init__(
@@ -88,10 +71,6 @@ class Batcher:
         self._running: list[_Waiting] = []
         self._stopped = False
         self._ended: str | None = None
-        self._arrived = 0
-        self._nap: _Nap | None = None
-        self._is_made = False
-        self._sleeper: SleepingEngine | None = None
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self.ready: Future[None] = Future()
 
@@ -177,26 +156,6 @@ class Batcher:
             for item in items:
                 item.result.cancel()
 
-    @contextlib.contextmanager
-    def asleep(self) -> Iterator[None]:
-        """Let the engine release its memory until the end of the block, if it supports that.
-
-        Requests that wait at the start are processed first; later ones wait for the end.
-        """
-        with self._changed:
-            nap = self._nap = _Nap(self._arrived)
-            self._changed.notify_all()
-            while self._thread.is_alive() and not (nap.has_begun or self._stopped):
-                if self._is_made and self._sleeper is None:
-                    break
-                self._changed.wait(_NAP_SECONDS)  # the thread may have ended without notifying
-        try:
-            yield
-        finally:
-            with self._changed:
-                nap.is_over = True
-                self._changed.notify_all()
-
     def _enqueue(
         self, model: StoredModel, requests: Sequence[GenerationRequest | EmbeddingRequest]
     ) -> list[_Waiting]:
@@ -210,9 +169,6 @@ class Batcher:
                 raise QueueFullError(
                     f"{len(self._waiting)} completions wait already. Try again later."
                 )
-            for item in items:
-                self._arrived += 1
-                item.number = self._arrived
             self._waiting.extend(items)
             self._changed.notify()
         return items
@@ -227,11 +183,6 @@ class Batcher:
         """Run the engine until the service stops; if its thread ends early, fail all requests."""
         try:
             engine = self._make_engine()
-            if isinstance(engine, SleepingEngine) and engine.sleeps:
-                self._sleeper = engine
-            with self._changed:
-                self._is_made = True
-                self._changed.notify_all()
             self._load(engine, self._first)
             self.ready.set_result(None)
             self._serve(engine)
@@ -239,10 +190,8 @@ class Batcher:
             self._end(error)
 
     def _serve(self, engine: Engine) -> None:
-        shares_base = getattr(engine, "shares_base", False)
         while True:
-            self._sleep_if_due()
-            self._running, unload = self._next(engine.max_batch_size, shares_base=shares_base)
+            self._running, unload = self._next(engine.max_batch_size)
             for model_id in unload:
                 try:
                     self._unload(engine, model_id)
@@ -268,39 +217,10 @@ class Batcher:
         if not self.ready.done():
             self.ready.set_exception(error)
 
-    def _sleep_is_due(self) -> bool:
-        nap = self._nap
-        if self._sleeper is None or nap is None or nap.has_begun or nap.is_over:
-            return False
-        return all(item.number > nap.after for item in self._waiting)
-
-    def _sleep_if_due(self) -> None:
-        """Let the engine sleep for the requested period; if that fails it stays awake."""
-        with self._changed:
-            nap, sleeper = self._nap, self._sleeper
-            if sleeper is None or nap is None or not self._sleep_is_due():
-                return
-        sleeps = True
-        try:
-            sleeper.sleep()
-        except Exception as error:  # the thread must live, and the job may have enough memory
-            logger.error("The engine did not give its memory away", exc_info=error)
-            sleeps = False
-        with self._changed:
-            nap.has_begun = True
-            self._changed.notify_all()
-            while sleeps and not (nap.is_over or self._stopped):
-                self._changed.wait()
-        try:
-            if sleeps:
-                sleeper.wake_up()
-        except Exception as error:  # later requests fail with the reason
-            logger.error("The engine did not take its memory back", exc_info=error)
-
-    def _next(self, size: int, *, shares_base: bool) -> tuple[list[_Waiting], list[str]]:
+    def _next(self, size: int) -> tuple[list[_Waiting], list[str]]:
         """Wait for work: the oldest request and compatible ones, up to a full batch."""
         with self._changed:
-            while not (self._waiting or self._to_unload or self._stopped or self._sleep_is_due()):
+            while not (self._waiting or self._to_unload or self._stopped):
                 self._changed.wait()
             deadline = time.monotonic() + _GATHER_SECONDS
             while 0 < len(self._waiting) < size and time.monotonic() < deadline:
@@ -308,26 +228,20 @@ class Batcher:
                     break
             unload, self._to_unload = self._to_unload, []
             batch: list[_Waiting] = []
-            models: set[str] = set()
             others: deque[_Waiting] = deque()
             for item in self._waiting:
                 if item.result.cancelled():
                     continue
-                same = not batch or item.goes_with(batch[0], shares_base=shares_base)
-                fits = item.model.id in models or len(models) < self._loaded_max
-                if same and fits and len(batch) < size:
+                if len(batch) < size and (not batch or item.goes_with(batch[0])):
                     batch.append(item)
-                    models.add(item.model.id)
                 else:
                     others.append(item)
             self._waiting = others
             return batch, unload
 
     def _answer(self, engine: Engine, batch: list[_Waiting]) -> None:
-        batch = self._with_models(engine, batch)
-        if not batch:
-            return
         try:
+            self._load(engine, batch[0].model)
             results = _ask(engine, [item.request for item in batch])
             if len(results) != len(batch):
                 message = f"the engine gave {len(results)} results for {len(batch)} requests"
@@ -342,19 +256,6 @@ class Batcher:
                 _fail(item, result)
             elif item.result.set_running_or_notify_cancel():
                 item.result.set_result(result)
-
-    def _with_models(self, engine: Engine, batch: list[_Waiting]) -> list[_Waiting]:
-        """Load the models of a batch; fail and leave out requests whose model can't be loaded."""
-        failures: dict[str, EngineError] = {}
-        for model in {item.model.id: item.model for item in batch}.values():
-            try:
-                self._load(engine, model)
-            except Exception as error:  # noqa: BLE001 -- as above
-                failures[model.id] = _failure(model, error)
-        for item in batch:
-            if item.model.id in failures:
-                _fail(item, failures[item.model.id])
-        return [item for item in batch if item.model.id not in failures]
 
     def _load(self, engine: Engine, model: StoredModel) -> None:
         if model.id in self._loaded:

@@ -156,7 +156,6 @@ class ModelService:
             defaults=settings.job_defaults,
             trainer=trainer,
             tidy=retention.sweep,
-            memory=self.batcher.asleep,
         )
 
     async def find(self, model_id: str) -> StoredModel:

@@ -63,7 +63,6 @@ _RECIPES = {
 """Models that can be generated: name → function from home to folder."""
 _ENGINES = {
     "torch": "ratchet.language_models.engines.torch_engine:TorchEngine",
-    "vllm": "ratchet.language_models.engines.vllm_engine:VllmEngine",
 }
 
 
@@ -223,11 +222,8 @@ def make_engine(settings: ServiceSettings) -> Engine:
     """Build the configured engine; imports its packages."""
     name = settings.engine
     module, _, attribute = _ENGINES.get(name, name).partition(":")
-    options = {}
-    if name == "vllm":
-        options = {"max_loras": settings.max_loras, "sleep_level": settings.sleep_level}
     try:
-        engine: Engine = getattr(importlib.import_module(module), attribute)(**options)
+        engine: Engine = getattr(importlib.import_module(module), attribute)()
     except (ImportError, AttributeError, ValueError) as error:
         raise ParameterError(
             f"The engine {name!r} is not available: {error}. Known: {', '.join(_ENGINES)}, or a"

@@ -95,12 +95,7 @@ class ServiceSettings:
     name
         The model's id for clients, such as ``org/model``; None for that of its folder or the hub.
     engine
-        The engine: ``torch``, ``vllm``, or a custom class as ``module:Class``.
-    max_loras
-        Adapters that ``vllm`` applies in one batch.
-    sleep_level
-        How ``vllm`` releases its memory while a job trains: 1 moves the weights to main memory, 2
-        reloads them, 0 releases nothing.
+        The engine: ``torch``, or a custom class as ``module:Class``.
     lora
         The trainable part of a model in fine-tuning jobs that do not choose one.
     micro_batch_size
@@ -121,8 +116,6 @@ class ServiceSettings:
     model: str | None = None
     name: str | None = None
     engine: str = "torch"
-    max_loras: int = 4
-    sleep_level: int = 1
     lora: Lora = field(default_factory=Lora)
     micro_batch_size: int | None = None
     supervised_weight: float | None = None
@@ -143,11 +136,6 @@ class ServiceSettings:
             raise ParameterError(
                 f"name: got {self.name!r}, expected letters, digits, '.', '_' or '-', such as model"
                 " or org/model."
-            )
-        if self.max_loras < 1 or self.sleep_level not in (0, 1, 2):
-            raise ParameterError(
-                f"Got max_loras {self.max_loras} and sleep_level {self.sleep_level}, expected 1 or"
-                " more, and 0, 1 or 2."
             )
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
             raise ParameterError(

@@ -20,7 +20,7 @@ from ratchet.algorithms.language.losses import penalised_rewards
 from ratchet.algorithms.language.metrics import log_rollout_metrics
 from ratchet.algorithms.language.trajectories import batch_advantages
 from ratchet.errors import ParameterError
-from ratchet.language_models.engines.rollouts import RolloutEngine, make_engine
+from ratchet.language_models.engines.rollouts import ClosableEngine, RolloutEngine, make_engine
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
 from ratchet.rollouts.padding import scores_of_tokens
@@ -399,9 +399,11 @@ class SelfHostedTrainer(BaseTrainer):
         self._engine.update(self.model)
 
     def close(self) -> None:
-        """End the ranks, if any."""
+        """End the ranks and the engine's process, if any."""
         if self._ranks is not None:
             self._ranks.close()
+        if isinstance(self._engine, ClosableEngine):
+            self._engine.close()
 
     def save_model(self, folder: Path) -> None:
         """Write the current model in Hugging Face's layout; for an adapted one, the adapter."""

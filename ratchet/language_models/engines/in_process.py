@@ -10,9 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import ParameterError
 from ratchet.language_models.engines.batch_loop import BatchLoop
-from ratchet.language_models.engines.rollouts import ENGINES, Completion, SampleRequest
+from ratchet.language_models.engines.rollouts import (
+    ENGINES,
+    Completion,
+    SampleRequest,
+    check_prompts,
+)
 from ratchet.language_models.engines.sampling import Sampler, philox_uniforms
 from ratchet.language_models.local.model import LanguageModel
 
@@ -52,13 +57,7 @@ class InProcessEngine:
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
         """Generate completions; see :meth:`RolloutEngine.generate`."""
-        for number, request in enumerate(requests):
-            self._check_tokens(number, request.prompt)
-            if len(request.prompt) >= self._model.context_length:
-                raise DataError(
-                    f"prompt: got {len(request.prompt)} tokens; the model's context has"
-                    f" {self._model.context_length} for prompt and completion. Shorten the prompt."
-                )
+        check_prompts(requests, self._model)
         if not requests:
             return []
         model = self._model
@@ -71,15 +70,6 @@ class InProcessEngine:
             length = min(length, model.context_length)
             BatchLoop(model, prompts, self._max_batch_size, length, partial(_Rows, call)).run()
             return call.completions()
-
-    def _check_tokens(self, number: int, prompt: Sequence[int]) -> None:
-        size = self._model.vocabulary_size
-        for token in (min(prompt), max(prompt)):
-            if not 0 <= token < size:
-                raise DataError(
-                    f"requests[{number}]: got token {token} in the prompt, expected 0 to"
-                    f" {size - 1}, the model's vocabulary. Encode text with its own tokenizer."
-                )
 
 
 class _Rows:

@@ -1,6 +1,6 @@
 """Interface between the service and the engines: load, generate, unload.
 
-The service depends on this interface only; ``torch_engine`` and ``vllm_engine`` implement it.
+The service depends on this interface only; ``torch_engine`` implements it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ratchet.errors import RatchetError
 from ratchet.language_models.types import ChatMessage
@@ -227,11 +227,7 @@ class ModelUnavailableError(EngineError):
 
 
 class Engine(Protocol):
-    """Runs models. The service calls all methods from one thread, one call at a time.
-
-    If ``shares_base`` is True, a batch may contain requests to several loaded models, if these are
-    adapters to one complete model or that model itself.
-    """
+    """Runs models. The service calls all methods from one thread, one call at a time."""
 
     @property
     def max_batch_size(self) -> int:
@@ -267,7 +263,7 @@ class Engine(Protocol):
         Parameters
         ----------
         requests
-            1 to ``max_batch_size`` requests to the same model, unless the engine shares bases.
+            1 to ``max_batch_size`` requests to the same model.
 
         Returns
         -------
@@ -284,22 +280,4 @@ class Engine(Protocol):
 
         An engine without embeddings returns refusals.
         """
-        ...
-
-
-@runtime_checkable
-class SleepingEngine(Protocol):
-    """Additional methods of an :class:`Engine` that releases its memory while a job trains."""
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether it releases memory; otherwise it continues to generate."""
-        ...
-
-    def sleep(self) -> None:
-        """Release the memory; only ``unload`` and ``wake_up`` may be called until ``wake_up``."""
-        ...
-
-    def wake_up(self) -> None:
-        """Restore the memory; completions are unchanged."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -94,6 +94,15 @@ class RolloutEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class ClosableEngine(Protocol):
+    """An engine with a process or memory of its own."""
+
+    def close(self) -> None:
+        """Release it; the next call of ``generate`` acquires it again."""
+        ...
+
+
 ENGINES: Registry[RolloutEngine] = Registry(
     "rollout_engine", home="ratchet.language_models.engines", parameter="language.engine"
 )
@@ -117,6 +126,23 @@ def make_engine(
             f"language.engine: {name} cannot be created with {dict(given)}: {error}."
         ) from error
     return engine
+
+
+def check_prompts(requests: Sequence[SampleRequest], model: LanguageModel) -> None:
+    """Check that prompts are of the model's tokens and leave room for a completion."""
+    size, context = model.vocabulary_size, model.context_length
+    for number, request in enumerate(requests):
+        for token in (min(request.prompt), max(request.prompt)):
+            if not 0 <= token < size:
+                raise DataError(
+                    f"requests[{number}]: got token {token} in the prompt, expected 0 to"
+                    f" {size - 1}, the model's vocabulary. Encode text with its own tokenizer."
+                )
+        if len(request.prompt) >= context:
+            raise DataError(
+                f"prompt: got {len(request.prompt)} tokens; the model's context has {context} for"
+                " prompt and completion. Shorten the prompt."
+            )
 
 
 def log_prob_differences(sampler: Sequence[float], trainer: Sequence[float]) -> dict[str, float]:

@@ -13,7 +13,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ratchet.errors import RatchetError
@@ -46,9 +45,8 @@ class JobRunner:
 
     Remains of interrupted jobs are deleted from the folder. A failure of the machine, such as a
     full disk, does not fail a job: it is restarted until it succeeds. ``tidy`` is called before
-    each job, and every hour without one; a job trains within ``memory``, by
-    the function ``train`` of the module ``trainer``. ``defaults`` are the hyper-parameters of jobs
-    that do not set them.
+    each job, and every hour without one; a job trains by the function ``train`` of the module
+    ``trainer``. ``defaults`` are the hyper-parameters of jobs that do not set them.
     """
 
     def __init__(
@@ -61,7 +59,6 @@ class JobRunner:
         defaults: Mapping[str, HyperParameterValue],
         trainer: str,
         tidy: Callable[[], None],
-        memory: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._database = database
         self._files = files
@@ -70,7 +67,6 @@ class JobRunner:
         self._defaults = defaults
         self._trainer = trainer
         self._tidy = tidy
-        self._memory = memory
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._problem: str | None = None
@@ -197,9 +193,8 @@ class JobRunner:
             self._current = (job_id, process)
         try:
             if self._is_running(job_id):  # otherwise it was cancelled before its process was known
-                with self._memory():
-                    process.start_job(folder)
-                    code = self._watch(job_id, folder, process)
+                process.start_job(folder)
+                code = self._watch(job_id, folder, process)
                 self._finish(row, folder, process, code)
         finally:
             with self._lock:

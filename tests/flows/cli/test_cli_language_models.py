@@ -33,13 +33,11 @@ def test_options_reach_the_service_and_others_have_defaults(monkeypatch, tmp_pat
     assert _settings(monkeypatch, *home) == ServiceSettings(home=tmp_path, port=8399)
     lora = ["--lora-rank", "4", "--lora-alpha", "7", "--lora-dropout", "0.25"]
     kept = ["--keep-checkpoints", "1", "--keep-days", "2.5"]
-    memory = ["--micro-batch-size", "3", "--max-loras", "9", "--sleep-level", "2"]
+    memory = ["--micro-batch-size", "3"]
     assert _settings(monkeypatch, *home, *lora, *kept, *memory) == ServiceSettings(
         home=tmp_path,
         port=8399,
         lora=Lora(4, 7, 0.25),
         retention=RetentionRules(checkpoints=1, days=2.5),
         micro_batch_size=3,
-        max_loras=9,
-        sleep_level=2,
     )

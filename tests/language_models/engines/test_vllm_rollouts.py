@@ -1,132 +1,132 @@
-"""Generation by vLLM with the trainer's weights, on a stub with its interface: there is no GPU."""
+"""Generation by vLLM in a process of its own, with a stand-in for vLLM."""
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from ratchet.errors import MissingPackageError, ParameterError
+from ratchet.errors import (
+    DataError,
+    LanguageServiceError,
+    MissingPackageError,
+    ParameterError,
+    WorkerDiedError,
+)
+from ratchet.language_models.engines import vllm_rollouts
 from ratchet.language_models.engines.rollouts import SampleRequest, make_engine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.models.lora import Lora
 
-
-class Vllm:
-    """Generates from the weights that it has read."""
-
-    made: list = []  # noqa: RUF012 -- one list for all
-
-    def __init__(self, model, *, enable_sleep_mode, logprobs_mode, enable_lora=False, **options):
-        assert enable_sleep_mode
-        assert logprobs_mode == "processed_logprobs"
-        self.folder, self.options, self.calls, self.loras = Path(model), options, [], {}
-        self.llm_engine = SimpleNamespace(remove_lora=self.loras.pop)
-        self.weights = _digest(self.folder / "model.safetensors")
-        Vllm.made.append(self)
-
-    def generate(self, prompts, sampling, *, use_tqdm, lora_request=None):
-        by = self.weights
-        if lora_request is not None:
-            number = lora_request["number"]
-            file = Path(lora_request["folder"]) / "adapter_model.safetensors"
-            by = self.loras.setdefault(number, _digest(file))
-        self.calls.append((by, [prompt["prompt_token_ids"] for prompt in prompts], sampling))
-        choices = [{5: SimpleNamespace(logprob=-0.5)}, {1: SimpleNamespace(logprob=-0.25)}]
-        answer = SimpleNamespace(token_ids=[5, 1], logprobs=choices, finish_reason="stop")
-        return [SimpleNamespace(outputs=[answer]) for _ in prompts]
-
-    def sleep(self, level):
-        self.weights = None
-        self.calls.append(("sleep", level))
-
-    def wake_up(self, tags):
-        self.calls.append(("wake_up", *tags))
-
-    def collective_rpc(self, method):
-        assert method == "reload_weights"
-        self.weights = _digest(self.folder / "model.safetensors")
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+STUB = Path(__file__).parent / "vllm_stub"
+REQUEST = SampleRequest((3, 4), 6, seed=9)
 
 
 @pytest.fixture
-def vllm(monkeypatch):
-    Vllm.made = []
-    stand_in = SimpleNamespace(LLM=Vllm, SamplingParams=lambda **values: values)
-    monkeypatch.setitem(sys.modules, "vllm", stand_in)
-    lora = SimpleNamespace(
-        LoRARequest=lambda name, number, folder: {"number": number, "folder": folder}
-    )
-    monkeypatch.setitem(sys.modules, "vllm.lora.request", lora)
+def python(tmp_path, monkeypatch):
+    """An interpreter that finds the stand-in."""
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={STUB} exec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv(vllm_rollouts.PYTHON_VARIABLE, str(script))
+    monkeypatch.setenv("STUB_CALLS", str(tmp_path / "calls"))
+    monkeypatch.setattr(vllm_rollouts, "_LARGEST_DIFFERENCE", {})
+    monkeypatch.setattr(vllm_rollouts, "_LARGEST_ROUNDED_DIFFERENCE", 100)
+    return script
 
 
 @pytest.fixture
-def folder(tmp_path):
+def model(tmp_path):
+    return load_language_model(make_folder(tmp_path), base_dir=Path())
+
+
+def make_folder(path):
     shape = SmallModelShape(d_model=16, layers=1, heads=2, context_length=16)
-    make_small_model(tmp_path / "model", alphabet="ab", shape=shape)
-    return tmp_path / "model"
+    make_small_model(path / "model", alphabet="ab", shape=shape)
+    return path / "model"
 
 
-REQUEST = SampleRequest((3, 4), 6, seed=9, temperature=0.7, stop_ids=(2,))
+def calls(python):
+    return (python.parent / "calls").read_text().splitlines()
 
 
-def test_answers_and_what_is_asked(vllm, folder):
-    model = load_language_model(folder, base_dir=Path())
-    engine = make_engine("vllm", model, {"gpu_memory_utilization": 0.4})
-    (answer,) = engine.generate([REQUEST])
-    assert (answer.tokens, answer.log_probs) == ((5, 1), (-0.5, -0.25))
-    assert answer.finish_reason == "stop"
-    (llm,) = Vllm.made
-    assert llm.options == {"gpu_memory_utilization": 0.4}
-    ((_, prompts, (sampling,)),) = llm.calls
-    assert prompts == [[3, 4]]
-    assert sampling == {
-        "temperature": 0.7,
-        "max_tokens": 6,
-        "seed": 9,
-        "stop_token_ids": [*model.end_ids, 2],
-        "logprobs": 0,
-        "detokenize": False,
-    }
-    assert engine.generate([]) == []
-    with pytest.raises(ParameterError, match="top_p"):
-        engine.generate([SampleRequest((3,), 1, seed=0, top_p=0.5)])
-
-
-@pytest.mark.parametrize("rank", [0, 2])
-def test_the_next_answers_have_the_next_weights(vllm, folder, rank):
-    lora = Lora(rank) if rank else None
-    model = load_language_model(folder, base_dir=Path(), lora=lora)
-    engine = make_engine("vllm", model, {})
-    engine.generate([REQUEST])
-    engine.generate([REQUEST])
+def change(model, engine):
     weights = model.state_dict()
     model.load_state_dict({name: tensor + 1 for name, tensor in weights.items()})
     engine.update(model)
-    engine.generate([REQUEST])
-    (llm,) = Vllm.made
-    by = [call[0] for call in llm.calls if len(call) == 3]
-    assert by[0] == by[1] != by[2]
-    slept = [call for call in llm.calls if call[0] in ("sleep", "wake_up")]
-    whole = [("sleep", 2), ("wake_up", "weights"), ("wake_up", "kv_cache")]
-    assert slept == ([] if rank else whole)
-    if rank:
-        assert llm.options == {"max_lora_rank": 8}
-        assert len(llm.loras) == 1, "the adapter before is forgotten"
 
 
-def test_no_vllm_is_said(folder):
-    model = load_language_model(folder, base_dir=Path())
-    if "vllm" in sys.modules:
-        pytest.skip("vLLM is installed")
-    with pytest.raises(MissingPackageError, match="needs vLLM"):
+def test_the_users_options_take_precedence(python, model):
+    engine = make_engine("vllm", model, {"dtype": "float16", "max_num_seqs": 3})
+    (completion,) = engine.generate([REQUEST])
+    assert len(completion.tokens) == 6
+    assert completion.log_probs == (-0.5,) * 6
+    assert completion.finish_reason == "length"
+    assert engine.generate([]) == []
+    assert calls(python) == ["start sleep=False dtype=float16 [('max_num_seqs', 3)]"]
+    engine.close()
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_the_next_completions_have_the_next_weights(python, model, monkeypatch, sleeps):
+    if sleeps:
+        monkeypatch.setenv("STUB_SLEEPS", "1")
+    engine = make_engine("vllm", model, {})
+    first, again = engine.generate([REQUEST]), engine.generate([REQUEST])
+    change(model, engine)
+    assert first == again != engine.generate([REQUEST])
+    start, *update = calls(python)
+    assert start == f"start sleep={sleeps} dtype=float32 []"
+    slept = ["sleep 2", "wake_up ['weights']", "wake_up ['kv_cache']"]
+    assert update == [*(slept if sleeps else []), "reset_prefix_cache"]
+    engine.close()
+
+
+@pytest.mark.slow
+def test_of_an_adapted_model_only_the_adapter_is_passed(python, tmp_path):
+    model = load_language_model(make_folder(tmp_path), base_dir=Path(), lora=Lora(2))
+    engine = make_engine("vllm", model, {})
+    first, again = engine.generate([REQUEST]), engine.generate([REQUEST])
+    change(model, engine)
+    assert first == again != engine.generate([REQUEST])
+    lora = "[('enable_lora', True), ('max_lora_rank', 8)]"
+    assert calls(python) == [f"start sleep=False dtype=float32 {lora}"]
+    engine.close()
+
+
+def test_an_ended_process_is_named_with_its_last_lines_and_replaced(python, model):
+    engine = make_engine("vllm", model, {})
+    before = engine.generate([REQUEST])
+    with pytest.raises(WorkerDiedError, match=r"(?s)ended with code 3.*the last line"):
+        engine.generate([SampleRequest((8,), 1, seed=0)])
+    assert engine.generate([REQUEST]) == before
+    engine.close()
+
+
+def test_other_log_probabilities_than_the_trainers_are_refused(python, model, monkeypatch):
+    monkeypatch.setattr(vllm_rollouts, "_LARGEST_ROUNDED_DIFFERENCE", 0.1)
+    engine = make_engine("vllm", model, {})
+    with pytest.raises(LanguageServiceError, match="differ from the trainer's"):
+        engine.generate([REQUEST])
+
+
+def test_mistakes_are_named(python, model, monkeypatch, tmp_path):
+    engine = make_engine("vllm", model, {"speed": 3})
+    with pytest.raises(ParameterError, match="unexpected argument 'speed'"):
+        engine.generate([REQUEST])
+    for wrong in ({"top_p": 0.5}, {"temperature": 0.001}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            engine.generate([SampleRequest((3,), 1, seed=0, **wrong)])
+    for prompt in ((3,) * 16, (99,)):
+        with pytest.raises(DataError, match="prompt"):
+            engine.generate([SampleRequest(prompt, 1, seed=0)])
+    with pytest.raises(MissingPackageError, match="No module named 'vllm'"):
+        make_engine("vllm", model, {"python": sys.executable}).generate([REQUEST])
+    monkeypatch.delenv(vllm_rollouts.PYTHON_VARIABLE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingPackageError, match="make setup-vllm"):
         make_engine("vllm", model, {})
     with pytest.raises(ParameterError, match="cannot be created with"):
         make_engine("in_process", model, {"speed": 3})
