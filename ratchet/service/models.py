@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.language_models.local.adapters import AdapterBase, weights_print
+from ratchet.models.low_rank import compose
 from ratchet.service.api.errors import ApiError, not_found
 from ratchet.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.service.database import UNFINISHED, Database, record_deleted
@@ -21,6 +22,7 @@ from ratchet.store.local import sync_folder, sync_tree
 
 logger = logging.getLogger(__name__)
 _HOUR = 3600.0
+_COMPOSED = "composed"
 BROUGHT = "upload"
 """Replaces the job's id for a model that a client uploaded."""
 
@@ -172,8 +174,22 @@ class ModelRegistry:
         return model
 
     def describe(self, model_id: str) -> ModelObject:
-        """Return a model in the API's format."""
-        return self._to_object(self._row(model_id, param="model"))
+        """Return a model in the API's format.
+
+        The root of a chain of adapters is one adapter with the same effect: vLLM accepts one.
+        """
+        row = self._row(model_id, param="model")
+        described = self._to_object(row)
+        if row["job_id"] is None or len(adapters := self.get(model_id).adapters) < 2:
+            return described
+        composed = adapters[-1] / _COMPOSED
+        with self._lock:
+            if not composed.is_dir():
+                part = composed.with_suffix(".part")
+                shutil.rmtree(part, ignore_errors=True)
+                compose(adapters, part)
+                part.rename(composed)
+        return described.model_copy(update={"root": str(composed.resolve())})
 
     def list(self) -> ModelList:
         """List the models, oldest first."""

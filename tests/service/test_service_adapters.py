@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import openai
 import psutil
@@ -20,6 +21,7 @@ from micro_model import trainable_model, write_micro_model
 from safetensors.torch import load_file
 
 from ratchet.language_models.local.adapters import AdapterBase
+from ratchet.models.low_rank import LowRankChange
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -146,13 +148,18 @@ def test_jobs_change_a_models_answers_and_build_on_each_other(home, rank):
         if rank:
             with pytest.raises(openai.ConflictError, match="is an adapter to"):
                 client.models.delete(first.fine_tuned_model)
+            root = Path(client.models.retrieve(second.fine_tuned_model).to_dict()["root"])
+            merged = load_file(home / "micro" / "model.safetensors")
+            LowRankChange(root).merge_into(merged)  # as vLLM would load it
 
     before, after = weights(home, [first]), weights(home, [first, second])
     changes = {name: after[name] - old for name, old in before.items() if "_proj." in name}
     ranks = [int(torch.linalg.matrix_rank(change, rtol=1e-3)) for change in changes.values()]
     if rank:
         assert max(ranks) <= RANK
-        names = {path.name for path in folder_of(home, second).iterdir()}
+        for name, weight in weights(home, [first, second]).items():
+            torch.testing.assert_close(merged[name], weight, rtol=1e-4, atol=1e-5)
+        names = {path.name for path in folder_of(home, second).iterdir()} - {"composed"}
         assert names == {"adapter_config.json", "adapter_model.safetensors", "base.json"}
         assert AdapterBase.read(folder_of(home, second)).name == first.fine_tuned_model
     else:

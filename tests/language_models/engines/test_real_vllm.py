@@ -21,7 +21,15 @@ from ratchet.language_models.local.loading import load_language_model
 from ratchet.models.lora import Lora
 
 PYTHON = Path(__file__).parents[3] / vllm_rollouts.DEFAULT_PYTHON
-OPTIONS = {"python": str(PYTHON), "enforce_eager": True}
+OPTIONS = {"enforce_eager": True}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def python():
+    os.environ[vllm_rollouts.PYTHON_VARIABLE] = str(PYTHON)
+    yield
+    del os.environ[vllm_rollouts.PYTHON_VARIABLE]
+
 
 pytestmark = [
     pytest.mark.vllm,
@@ -31,7 +39,7 @@ pytestmark = [
 
 def read(kind, tmp_path_factory):
     folder = tmp_path_factory.mktemp(kind) / "model"
-    write_small_model(folder, d_model=64)
+    write_small_model(folder, d_model=64, init_scale=0.15)
     if kind == "tied":
         return load_language_model(folder, base_dir=Path())
     if kind == "adapted":
@@ -120,8 +128,8 @@ from small_model import requests, write_small_model
 from ratchet.language_models.engines.rollouts import make_engine
 from ratchet.language_models.local.loading import load_language_model
 folder = Path(sys.argv[2])
-model = load_language_model(write_small_model(folder / "model"), base_dir=folder)
-engine = make_engine("vllm", model, {"python": sys.argv[3], "enforce_eager": True})
+model = load_language_model(write_small_model(folder / "model", d_model=64), base_dir=folder)
+engine = make_engine("vllm", model, {"enforce_eager": True})
 engine.generate(requests(prompt_count=1))
 print(engine._worker._process.pid, flush=True)
 time.sleep(600)
@@ -130,7 +138,7 @@ time.sleep(600)
 
 def test_the_process_ends_with_a_killed_trainer(tmp_path):
     local = Path(__file__).parents[1] / "local"
-    command = [sys.executable, "-c", SCRIPT, str(local), str(tmp_path), str(PYTHON)]
+    command = [sys.executable, "-c", SCRIPT, str(local), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
         pid = int(trainer.stdout.readline())
         os.kill(pid, 0)

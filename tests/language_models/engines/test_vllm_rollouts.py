@@ -122,8 +122,9 @@ def test_mistakes_are_named(python, model, monkeypatch, tmp_path):
     for prompt in ((3,) * 16, (99,)):
         with pytest.raises(DataError, match="prompt"):
             engine.generate([SampleRequest(prompt, 1, seed=0)])
+    monkeypatch.setenv(vllm_rollouts.PYTHON_VARIABLE, sys.executable)
     with pytest.raises(MissingPackageError, match="No module named 'vllm'"):
-        make_engine("vllm", model, {"python": sys.executable}).generate([REQUEST])
+        make_engine("vllm", model, {}).generate([REQUEST])
     monkeypatch.delenv(vllm_rollouts.PYTHON_VARIABLE)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingPackageError, match="make setup-vllm"):
