@@ -44,7 +44,7 @@ class Worker:
         return str(vllm.__version__)
 
     def read_weights(self) -> None:
-        """Read the weights of the model's folder again; forget what the earlier ones computed."""
+        """Read the weights of the model's folder again."""
         if self._options["enable_sleep_mode"]:
             self._llm.sleep(level=2)
             self._llm.wake_up(tags=["weights"])
@@ -52,7 +52,6 @@ class Worker:
             self._llm.wake_up(tags=["kv_cache"])
         else:
             self._llm.collective_rpc("reload_weights")
-        self._llm.reset_prefix_cache()
 
     def read_adapter(self, folder: str) -> None:
         """Use a folder's adapter from now on; vLLM identifies it by number."""
@@ -69,6 +68,8 @@ class Worker:
         """Complete prompts; return tokens, their log-probabilities and the finish reasons."""
         from vllm import SamplingParams
 
+        # of earlier weights, and of earlier calls: a resumed run has not made those
+        self._llm.reset_prefix_cache()
         outputs = self._llm.generate(
             [{"prompt_token_ids": prompt} for prompt in prompts],
             [SamplingParams(**each, logprobs=0, detokenize=False) for each in sampling],
