@@ -1,8 +1,8 @@
 """Bytes that the backward pass of a language model keeps, with and without recomputation.
 
-Of the shape of Qwen2 0.5 B in bfloat16, with random weights, on the CPU: counts the tensors that
-autograd saves in the forward pass, without the weights. Run with
-``python benchmarks/activation_memory.py``; takes 4 GB and a minute.
+Of the shapes of Qwen2 0.5 B and 1.5 B in bfloat16, with random weights, on the CPU: counts the
+tensors that autograd saves in the forward pass, without the weights, beside the formula that sizes
+micro-batches. Run with ``python benchmarks/activation_memory.py``; takes 10 GB and four minutes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
+from ratchet.language_models.local.memory import kept_bytes
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.small_models import make_small_model
 
 ROWS, LENGTH = 2, 48
-CONFIG = Qwen2Config(
-    vocab_size=151_936,
-    hidden_size=896,
-    intermediate_size=4864,
-    num_hidden_layers=24,
-    num_attention_heads=14,
-    num_key_value_heads=2,
-    tie_word_embeddings=True,
-)
+SHAPES = {  # width, of the MLP, layers, heads
+    "0.5 B": (896, 4864, 24, 14),
+    "1.5 B": (1536, 8960, 28, 12),
+}
 
 
 def main() -> None:
@@ -36,16 +32,27 @@ def main() -> None:
         folder = Path(name) / "tokenizer"
         make_small_model(folder, alphabet="abc")
         files = ModelFiles(folder)
-    network = Qwen2ForCausalLM(CONFIG).bfloat16()
-    model = HuggingFaceLanguageModel(files, network, torch.device("cpu"))
-    kept = bytes_kept(model) / (ROWS * LENGTH)
-    model.recompute_activations()
-    recomputed = bytes_kept(model) / (ROWS * LENGTH)
-    print(f"{kept / 1e6:.2f} MB a token, {recomputed / 1e6:.2f} MB with recomputation")
+    for name, (width, mlp_width, layers, heads) in SHAPES.items():
+        config = Qwen2Config(
+            vocab_size=151_936,
+            hidden_size=width,
+            intermediate_size=mlp_width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+        )
+        network = Qwen2ForCausalLM(config).bfloat16()
+        model = HuggingFaceLanguageModel(files, network, torch.device("cpu"))
+        for recomputes in (False, True):
+            if recomputes:
+                model.recompute_activations()
+            counted, formula = bytes_kept(model) / 1e6, kept_bytes(model) / 1e6
+            print(f"{name}, {recomputes=}: {counted:.3f} MB a token, by the formula {formula:.3f}")
 
 
-def bytes_kept(model: HuggingFaceLanguageModel) -> int:
-    """Return the bytes that scoring the last token of each row keeps for the backward pass."""
+def bytes_kept(model: HuggingFaceLanguageModel) -> float:
+    """Return the bytes a token that scoring rows' last tokens keeps for the backward pass."""
     ids = torch.randint(1000, (ROWS, LENGTH))
     mask = torch.ones_like(ids)
     chosen = torch.zeros_like(ids)
@@ -63,7 +70,7 @@ def bytes_kept(model: HuggingFaceLanguageModel) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         scores = model.score(ids, mask, chosen)
     assert scores.log_probs.requires_grad
-    return sum(sizes.values())
+    return sum(sizes.values()) / (ROWS * (LENGTH - 1))  # the last token is not read
 
 
 if __name__ == "__main__":

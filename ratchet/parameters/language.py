@@ -107,7 +107,8 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
 
     An iteration collects ``group_size`` rollouts of each of ``tasks_per_step`` tasks and learns
     from them: in ``num_epochs`` passes, with a step of the optimizer for each ``minibatch_size``
-    trajectories (all when not given), of which ``micro_batch_size`` are in memory at a time.
+    trajectories (all when not given), of which ``micro_batch_size`` are in memory at a time (all,
+    or on a GPU as many tokens as fit, when not given).
     Trajectories are truncated to ``max_sequence_length`` tokens, prompt included, before they are
     scored. ``mode``: ``one_step_behind`` collects the next iteration's rollouts during the current
     update, so they use the weights of the previous iteration. ``engine`` generates the completions:
@@ -120,7 +121,8 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
     - ``num_epochs``: number of passes over an iteration's trajectories.
     - ``minibatch_size``: number of trajectories of an optimizer step; all of the iteration when not
       given.
-    - ``micro_batch_size``: number of trajectories in memory at a time; a minibatch when not given.
+    - ``micro_batch_size``: number of trajectories in memory at a time; when not given, chosen from
+      the GPU's memory.
     - ``failures``: handling of failed episodes.
     - ``optimizer``: optimizer and learning-rate schedule.
     - ``test_temperature``: sampling temperature in tests; 0 is greedy.

@@ -31,6 +31,7 @@ class LanguagePpoTrainer(SelfHostedTrainer):
     """
 
     section: ClassVar[str] = "language_ppo"
+    reads_per_step: ClassVar[int] = 2
 
     def _read_loss(self) -> PolicyLossParameters:
         self._given = self._parameters(LanguagePpoParameters, "language_ppo")
@@ -80,7 +81,7 @@ class LanguagePpoTrainer(SelfHostedTrainer):
     @of_rows
     def _compute_old_values(self, batch: Batch) -> Tensor:
         """Return the critic's values before the step, [B, T]."""
-        return self._compute_values(batch)
+        return self._read_in_parts(self._compute_values, batch)
 
     def _compute_values(self, batch: Batch) -> Tensor:
         """Return the critic's value before each token, [B, T], with gradients."""

@@ -5,10 +5,11 @@ Shape letters: B rows, T tokens.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,26 +22,30 @@ from ratchet.algorithms.language.metrics import log_rollout_metrics
 from ratchet.algorithms.language.trajectories import batch_advantages
 from ratchet.errors import ParameterError
 from ratchet.language_models.engines.rollouts import ClosableEngine, RolloutEngine, make_engine
+from ratchet.language_models.local.memory import device_memory, fitting_tokens
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
 from ratchet.rollouts.padding import scores_of_tokens
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.batch_validation import check_finite, validated_batch
+from trainers.language.micro_batches import split_rows, split_tokens
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
-from trainers.language.ranks.rows import RankShare, of_rows
+from trainers.language.ranks.rows import RankShare, Rows, of_rows
 from trainers.results import add_metrics
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.model import LanguageModel, TokenScores
+    from ratchet.language_models.local.model import TokenScores
     from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from trainers.language.ranks.group import Ranks
 
 Figures = dict[str, Tensor]
+_LOGGER = logging.getLogger(__name__)
 
 
 class SelfHostedTrainer(BaseTrainer):
@@ -48,10 +53,10 @@ class SelfHostedTrainer(BaseTrainer):
 
     A batch is prepared; then log-probabilities under the weights before the step are computed if
     the loss needs them, and the loss is minimised in ``language.num_epochs`` passes over
-    minibatches, each read ``language.micro_batch_size`` rows at a time, which affects only
-    rounding. Entries that a subclass adds to ``batch.values`` are passed to
-    :meth:`_compute_loss`. With ``kl: {place: reward}`` a batch contains ``log_probs`` and
-    ``ref_log_probs`` before the step.
+    minibatches, each read ``language.micro_batch_size`` rows at a time, by default as many tokens
+    as fit into a GPU's memory, which affects only rounding. Entries that a subclass adds to
+    ``batch.values`` are passed to :meth:`_compute_loss`. With ``kl: {place: reward}`` a batch
+    contains ``log_probs`` and ``ref_log_probs`` before the step.
 
     With ``language.train_service.world_size`` above 1, that number of other processes, the ranks,
     share the model and take the steps; batches are prepared here, once, and the weights are sent
@@ -64,6 +69,9 @@ class SelfHostedTrainer(BaseTrainer):
 
     rows_together: ClassVar[int] = 1
     """The number of successive rows that belong together, such as the two of a pair."""
+
+    reads_per_step: ClassVar[int] = 1
+    """The number of times that the loss of a row reads it with gradients."""
 
     def _setup(self) -> None:
         self.loss_parameters = self._read_loss()
@@ -159,6 +167,35 @@ class SelfHostedTrainer(BaseTrainer):
         """
         return self._policy_loss(scores, batch, weights, kl_coef=self._loss_kl_coef)
 
+    # -- memory ------------------------------------------------------------------------------
+
+    _micro_batch_tokens: int | None = None
+    """The most tokens of a micro-batch, from the first step on; None without a limit."""
+
+    def fitting_tokens(self) -> int | None:
+        """Return the most tokens of a micro-batch on this device; None on a CPU."""
+        memory = device_memory(self.model)
+        if memory is None:
+            return None
+        return fitting_tokens(
+            memory,
+            self.model,
+            self._learning_parameters(),
+            [each for each in vars(self).values() if isinstance(each, LanguageModel)],
+            reads=self.reads_per_step,
+            processes=1 if self.share is None else self.share.world_size,
+        )
+
+    def _limit_micro_batches(self) -> None:
+        """Choose the tokens of a micro-batch, unless a size is configured, or a choice restored."""
+        if self.language.micro_batch_size or self._micro_batch_tokens:
+            return
+        memory = device_memory(self.model)
+        if memory is not None:
+            self._micro_batch_tokens = (self._ranks or self).fitting_tokens()
+            chosen = self._micro_batch_tokens, memory / 2**30
+            _LOGGER.info("micro-batches of at most %s tokens, chosen for %.0f GiB", *chosen)
+
     # -- one step ----------------------------------------------------------------------------
 
     def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
@@ -166,6 +203,7 @@ class SelfHostedTrainer(BaseTrainer):
         metrics: dict[str, float] = {}
         if not trajectories:
             return {"training/num_trajectories": 0.0}
+        self._limit_micro_batches()
         batch = Batch.from_trajectories(trajectories, self._pad_token_id)
         if self._kl_coef > 0 and self.loss_parameters.kl.place == "reward":
             self._measure_kl(batch)
@@ -216,10 +254,7 @@ class SelfHostedTrainer(BaseTrainer):
         ]
 
     def _minibatch_size(self, batch: Batch) -> int:
-        return self._in_blocks(self.language.minibatch_size or len(batch))
-
-    def _in_blocks(self, size: int) -> int:
-        """Round a number of rows up to a multiple of rows that belong together."""
+        size = self.language.minibatch_size or len(batch)
         return -(-size // self.rows_together) * self.rows_together
 
     def _step(self, batch: Batch) -> Figures:
@@ -227,12 +262,10 @@ class SelfHostedTrainer(BaseTrainer):
         weights, shares = self._weights(batch)
         figures: Figures = {}
         self._optimizer.zero_grad()
-        share = self.share or RankShare()
-        size = self._in_blocks(self.language.micro_batch_size or share.most(len(batch)))
-        for rows, counts in share.parts(len(batch), size):
-            is_full_batch = size >= len(batch)
-            part = batch if is_full_batch else batch.select(range(*rows.indices(len(batch))))
-            of_part = (weights[rows], shares[rows])
+        for rows, counts in self._micro_batches(batch):
+            part, of_part = batch, (weights, shares)
+            if len(rows) < len(batch):
+                part, of_part = batch.select(rows), (weights[list(rows)], shares[list(rows)])
             loss, more = self._compute_loss(self._score(part), part, of_part)
             if not counts:
                 loss, more = loss * 0, {name: value * 0 for name, value in more.items()}
@@ -243,6 +276,15 @@ class SelfHostedTrainer(BaseTrainer):
         figures["actor/lr"] = torch.tensor(self._optimizer.lr)
         figures["actor/grad_norm"] = self._optimizer.step()
         return figures
+
+    def _micro_batches(self, batch: Batch) -> list[tuple[Rows, bool]]:
+        """Return this process's parts of a minibatch, and whether they count."""
+        max_rows, max_tokens = self.language.micro_batch_size, self._micro_batch_tokens
+        share, together = self.share or RankShare(), self.rows_together
+        if max_rows is not None or max_tokens is None:
+            return split_rows(len(batch), share, together=together, max_rows=max_rows)
+        lengths = (batch.values["attention_mask"] != 0).sum(1).tolist()
+        return split_tokens(lengths, max_tokens, share, together=together)
 
     def _weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the weights of a minibatch's tokens in the loss and in figures."""
@@ -290,17 +332,25 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _score_in_parts(self, model: LanguageModel, batch: Batch) -> Tensor:
         """Return a model's log-probabilities, on the batch's device."""
-        size = self.language.micro_batch_size or len(batch)
-        values = batch.values
-        read = [values[name] for name in ("input_ids", "attention_mask", "loss_mask")]
-        parts = [
-            model.score(
-                *(column[start : start + size] for column in read), temperature=self._temperature
-            ).log_probs
-            for start in range(0, len(batch), size)
-        ]
-        log_probs = torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
-        return log_probs.to(values["input_ids"].device)
+
+        def read(part: Batch) -> Tensor:
+            columns = [part.values[n] for n in ("input_ids", "attention_mask", "loss_mask")]
+            return model.score(*columns, temperature=self._temperature).log_probs
+
+        return self._read_in_parts(read, batch, self.language.micro_batch_size)
+
+    def _read_in_parts(
+        self, read: Callable[[Batch], Tensor], batch: Batch, max_rows: int | None = None
+    ) -> Tensor:
+        """Return a function's values of rows, [B, T], ``max_rows`` or all that fit at a time."""
+        ids, size = batch.values["input_ids"], max_rows or len(batch)
+        if max_rows is None and self._micro_batch_tokens is not None:
+            size = max(1, self._micro_batch_tokens // ids.shape[1])
+        if 0 < len(batch) <= size:
+            return read(batch).to(ids.device)
+        rows = range(len(batch))
+        parts = [read(batch.select(rows[start : start + size])) for start in rows[::size]]
+        return torch.cat(parts).to(ids.device) if parts else torch.zeros_like(ids).float()
 
     def _reward_fn(self, batch: Batch) -> Tensor:
         """Return the rewards as token scores, [B, T]: at the last token of the loss mask."""
@@ -368,7 +418,7 @@ class SelfHostedTrainer(BaseTrainer):
     # -- state -------------------------------------------------------------------------------
 
     def take_state(self) -> dict[str, Any]:
-        """Return weights, moments of the optimizer and the adapted KL coefficient.
+        """Return weights, moments, the adapted KL coefficient and any limit of micro-batches.
 
         Contains no parameters: runs with different training options share their initial states.
         """
@@ -376,6 +426,7 @@ class SelfHostedTrainer(BaseTrainer):
             "model": self.model.state_dict(),
             "optimizer": (self._ranks or self._optimizer).state_dict(),
             "adapted_kl_coef": self._adapted_kl_coef,
+            **({"micro_batch_tokens": tokens} if (tokens := self._micro_batch_tokens) else {}),
         }
 
     def put_state(self, state: Mapping[str, Any]) -> None:
@@ -384,6 +435,7 @@ class SelfHostedTrainer(BaseTrainer):
         (self._ranks or self._optimizer).load_state_dict(state["optimizer"])
         kl, adapted = self.loss_parameters.kl, state["adapted_kl_coef"]
         self._adapted_kl_coef = adapted if kl.coef > 0 and kl.target is not None else None
+        self._micro_batch_tokens = state.get("micro_batch_tokens")
         self._engine.update(self.model)
 
     def take_weights(self) -> CallbackState:

@@ -368,19 +368,22 @@ class LanguageTrainer(StagedTrainer):
         """Return the parameters that a stage reads; Ratchet's learners read none of networks."""
         parameters = super().stage_key_parameters(hyper_params, stage, agent_name)
         rounds = any(agent.precision != "float32" for agent in hyper_params.agents.values())
-        is_split = hyper_params.language.micro_batch_size is not None
-        if stage == "train" and rounds and is_split and not cls.traits.is_remote:
+        language = hyper_params.language
+        is_split = language.micro_batch_size is not None and not cls.traits.is_remote
+        if stage == "train" and is_split and rounds:
             parameters["gradients"] = "float32"  # earlier versions added rounded ones
+        if stage == "train" and is_split and language.train_service.world_size > 1:
+            parameters["split"] = "by rank"  # earlier versions split rows before sharing them
         if is_custom(cls):  # custom trainers may read all parameters
             return parameters
         horizon = parameters.get("rl", {}).keys() & {"num_iterations"}
         rl = {"rl": {name: parameters["rl"][name] for name in horizon}} if horizon else {}
-        language = {k: v for k, v in parameters.get("language", {}).items() if k != "algorithm"}
-        if not cls.traits.is_remote and "train_service" in language:
-            world_size = language["train_service"]["world_size"]  # it affects the rounding of sums
-            language["train_service"] = {"world_size": world_size}
+        section = {k: v for k, v in parameters.get("language", {}).items() if k != "algorithm"}
+        if not cls.traits.is_remote and "train_service" in section:
+            world_size = section["train_service"]["world_size"]  # it affects the rounding of sums
+            section["train_service"] = {"world_size": world_size}
         rest = {name: value for name, value in parameters.items() if name not in _OF_NETWORKS}
-        return {**rest, **rl, **({"language": language} if language else {})}
+        return {**rest, **rl, **({"language": section} if section else {})}
 
 
 @cache

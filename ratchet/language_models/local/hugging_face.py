@@ -20,6 +20,7 @@ from ratchet.language_models.local.adapters import (
     peft_config,
     without_peft_warnings,
 )
+from ratchet.language_models.local.memory import LayerShape
 from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.network import (
@@ -286,10 +287,19 @@ class HuggingFaceLanguageModel(LanguageModel):
             self._files, network, self.device, base=self._base, adapted=self._adapted
         )
 
+    def all_parameters(self) -> list[torch.nn.Parameter]:
+        """Return the weights, trained or not."""
+        return list(self._network.parameters())
+
     @property
-    def num_parameters(self) -> int:
-        """The number of weights, trained or not."""
-        return int(self._whole.num_parameters())
+    def shape(self) -> LayerShape:
+        """Sizes of its layers."""
+        return LayerShape.from_config(self._whole.config.get_text_config())
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether operations follow the head, or it is sharded."""
+        return not self._head_is_last
 
     @property
     def dtype(self) -> torch.dtype:

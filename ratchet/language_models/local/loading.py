@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.adapters import AdapterBase, weights_print
+from ratchet.language_models.local.memory import LayerShape
 from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.model_locations import find_model
@@ -113,10 +114,14 @@ class PlainLanguageModel(LanguageModel):
     def recompute_activations(self) -> None:
         """Do nothing: the model is small."""
 
+    def all_parameters(self) -> list[torch.nn.Parameter]:
+        """Return all weights, also frozen ones."""
+        return list(self.llama.parameters())
+
     @property
-    def num_parameters(self) -> int:
-        """The number of weights."""
-        return sum(weight.numel() for weight in self.llama.parameters())
+    def shape(self) -> LayerShape:
+        """Sizes of its layers."""
+        return LayerShape.from_config(self.llama.shape)
 
     @property
     def dtype(self) -> torch.dtype:

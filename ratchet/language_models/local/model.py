@@ -24,6 +24,8 @@ from ratchet.language_models.local.tokenizer import ChatTokenizer
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from ratchet.language_models.local.memory import LayerShape
+
 LOGITS_AT_ONCE = 2**26
 """Logits in memory at a time, 256 MiB in float32; those of a longer text are computed twice."""
 
@@ -293,10 +295,24 @@ class LanguageModel(ABC):
         """Whether it is on a GPU and so large that its activations rarely fit into the memory."""
         return self.device.type == "cuda" and self.num_parameters >= RECOMPUTED_FROM
 
-    @property
     @abstractmethod
+    def all_parameters(self) -> list[torch.nn.Parameter]:
+        """Return the weights, trained or not."""
+
+    @property
     def num_parameters(self) -> int:
         """The number of weights, trained or not."""
+        return sum(weight.numel() for weight in self.all_parameters())
+
+    @property
+    @abstractmethod
+    def shape(self) -> LayerShape:
+        """Sizes of its layers."""
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether the logits of all chosen tokens are in memory, in the weights' type."""
+        return False
 
     @property
     @abstractmethod

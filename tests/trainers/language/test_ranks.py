@@ -24,32 +24,51 @@ from trainers.language.grpo import GrpoTrainer
 from trainers.language.ranks.classes import class_reference
 from trainers.language.ranks.rows import RankShare
 from trainers.language.remote_grpo import RemoteGrpoTrainer
+from trainers.language.trainer import loop_around
 
 GRPO = {
     "optimizer": {"lr": 1e-2, "max_grad_norm": 0.05},
     "grpo": {"kl": {"coef": 0.2, "target": 0.01}, "aggregation": "sequence_mean_token_mean"},
     "num_epochs": 2,
-    "minibatch_size": 10,  # the last has 6 rows, which are two parts
-    "micro_batch_size": 4,  # the first are three parts: one is read for nothing
+    "minibatch_size": 9,  # 5 rows for a process, 4 for the other; then 4 and 3
+    "micro_batch_size": 4,  # the first has two parts, the other reads one for nothing
 }
 CUSTOM = """
 import torch
 from trainers.language.ppo import LanguagePpoTrainer
+from trainers.language.ranks.rows import of_rows
 
 class Custom(LanguagePpoTrainer):
     def _prepare_batch(self, batch):
+        self.shift = float(batch.metadata["rewards"].mean())
         batch, metrics = super()._prepare_batch(batch)
         self.scale = 1.0 + float(batch.metadata["rewards"].mean())
         self.seen = {"rewards": batch.metadata["rewards"]}
         return batch, metrics
 
     def _compute_old_values(self, batch):
-        return super()._compute_old_values(batch) + 0.5
+        return super()._compute_old_values(batch) + self._shifts(batch)
+
+    @of_rows
+    def _shifts(self, batch):
+        return torch.full(batch.values["input_ids"].shape, self.shift)
 
     def _compute_loss(self, scores, batch, weights):
         assert batch.metadata["run_ids"]
         loss, figures = super()._compute_loss(scores, batch, weights)
         return loss * self.scale * (1 + self.seen["rewards"].sum()), figures
+"""
+COUNTING = """
+import torch
+from trainers.language.grpo import GrpoTrainer
+
+class Counting(GrpoTrainer):
+    def _compute_loss(self, scores, batch, weights):
+        loss, figures = super()._compute_loss(scores, batch, weights)
+        rank = torch.tensor([1.0, 0.0]).roll(self.share.rank)
+        figures["rows/0"], figures["rows/1"] = rank * len(batch)
+        figures["parts/0"], figures["parts/1"] = rank
+        return loss, figures
 """
 
 
@@ -125,6 +144,22 @@ def test_two_processes_learn_what_one_does_and_go_on_as_one(make, two, first_sta
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("max_rows", "tokens", "parts"), [(100, None, 1), (None, 25, 4)])
+def test_rows_are_divided_before_they_are_split(make, play, tmp_path, max_rows, tokens, parts):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    counting = load_class("counting.py:Counting", tmp_path)
+    config = {"micro_batch_size": max_rows, "grpo": {"kl": {"coef": 0.2}}}
+    one, two = make(GrpoTrainer, 1, **config), make(counting, 2, **config)
+    for trainer in (one, two):
+        trainer._micro_batch_tokens = tokens
+    metrics = [trainer.train(play()) for trainer in (one, two)]
+    counted = {name: metrics[1].pop(name) for name in ("rows/0", "rows/1", "parts/0", "parts/1")}
+    assert counted == {"rows/0": 8, "rows/1": 8, "parts/0": parts, "parts/1": parts}
+    assert metrics[0] == pytest.approx(metrics[1], abs=1e-5)
+    assert differ(*map(weights_of, (one, two))) < 1e-5
+
+
+@pytest.mark.slow
 def test_processes_share_the_float32_masters_of_a_bfloat16_model(make, play):
     two = make(GrpoTrainer, 2, dtype="bfloat16", **GRPO)
     for seed in (0, 1):
@@ -196,13 +231,9 @@ def test_a_custom_trainer_with_a_value_head_adapts_a_model_in_two_processes(make
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-@pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 2), (8, 2), (3, 5), (10, 4)])
-def test_shares_are_everything_once_and_equally_many(world_size, count, size):
+@pytest.mark.parametrize("count", [1, 3, 7, 8, 10])
+def test_shares_are_everything_once_and_equally_many(world_size, count):
     shares = [RankShare(rank, world_size) for rank in range(world_size)]
-    parts = [list(share.parts(count, size)) for share in shares]
-    assert len({len(of_one) for of_one in parts}) == 1
-    read = [rows for of_one in parts for rows, counts in of_one if counts]
-    assert sorted(row for rows in read for row in range(count)[rows]) == list(range(count))
     rows = [share.rows(count) for share in shares]
     assert len({len(of_one) for of_one in rows}) == 1
     assert [row for of_one in rows for row in of_one][:count] == list(range(count))
@@ -219,11 +250,20 @@ def test_a_class_that_others_cannot_find_is_refused(tmp_path):
     assert class_reference(custom) == f"{tmp_path}/custom.py:Custom"
 
 
-def test_numbers_of_processes_that_cannot_be_are_refused():
-    def given(trainer, **service):
-        content = {"scenario": "language_task", "dataset": "reverse", "trainer": trainer}
-        return HyperParameters.from_dict({**content, "language": {"train_service": service}})
+def given(trainer, micro_batch_size=None, **service):
+    content = {"scenario": "language_task", "dataset": "reverse", "trainer": trainer}
+    language = {"micro_batch_size": micro_batch_size, "train_service": service}
+    return HyperParameters.from_dict({**content, "language": language})
 
+
+def test_rows_that_processes_split_after_sharing_them_have_another_key():
+    for world_size, size, split in ((1, 2, None), (2, None, None), (2, 2, "by rank")):
+        hyper_params = given("grpo", size, world_size=world_size)
+        read = loop_around(GrpoTrainer).stage_key_parameters(hyper_params, "train")
+        assert read.get("split") == split
+
+
+def test_numbers_of_processes_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match=r"world_size: got 0 .*greater than 0"):
         given("grpo", world_size=0)
     remote = given("remote_grpo", world_size=2, backend="ratchet")

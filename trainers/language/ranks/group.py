@@ -89,11 +89,8 @@ class Ranks:
     def learn(self, batch: Batch) -> list[Figures]:
         """Take the steps of :meth:`SelfHostedTrainer._learn`, and load the new weights."""
         self._prepare()
-        trainer = self._trainer
-        moment, attributes = asdict(trainer.moment), _transferable(vars(trainer))
-        request = {"moment": moment, "attributes": attributes, **_as_tree(batch)}
-        answers = self._request("learn", request)
-        parameters, weights = trainer._learning_parameters(), answers[0]["weights"]
+        answers = self._request("learn", self._as_tree(batch))
+        parameters, weights = self._trainer._learning_parameters(), answers[0]["weights"]
         with torch.no_grad():
             for parameter, weight in zip(parameters, weights, strict=True):
                 parameter.copy_(weight)
@@ -102,9 +99,23 @@ class Ranks:
     def read_rows(self, method: str, batch: Batch) -> Tensor:
         """Call a method of the trainer in all ranks, each with some rows; return all rows."""
         self._prepare()
-        answers = self._request("read_rows", {"method": method, **_as_tree(batch)})
+        answers = self._request("read_rows", {"method": method, **self._as_tree(batch)})
         rows: Tensor = torch.cat([answer["rows"] for answer in answers])[: len(batch)]
         return rows.to(batch.values["input_ids"].device)
+
+    def _as_tree(self, batch: Batch) -> dict[str, Any]:
+        """Return a batch with the trainer's attributes, which reading it may need."""
+        return {
+            "moment": asdict(self._trainer.moment),
+            "attributes": _transferable(vars(self._trainer)),
+            "values": dict(batch.values),
+            "metadata": _transferable(batch.metadata),
+        }
+
+    def fitting_tokens(self) -> int | None:
+        """Return the most tokens of a micro-batch that fit on each device."""
+        self._prepare()
+        return self._fitting_tokens
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the optimizer's complete state, in the format of a single process."""
@@ -185,7 +196,10 @@ class Ranks:
             "timeout": self._timeout,
             "meeting": f"meeting{self._starts}",
         }
-        self.held_bytes = tuple(one["held_bytes"] for one in self._request("begin", request))
+        answers = self._request("begin", request)
+        self.held_bytes = tuple(one["held_bytes"] for one in answers)
+        limits = [one["fitting_tokens"] for one in answers]
+        self._fitting_tokens = None if None in limits else min(limits)
 
     def _request(self, what: str, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Send a request to all ranks; return their answers."""
@@ -259,10 +273,6 @@ class Ranks:
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} of language.train_service.world_size {self._world_size}"
-
-
-def _as_tree(batch: Batch) -> dict[str, Any]:
-    return {"values": dict(batch.values), "metadata": _transferable(batch.metadata)}
 
 
 def _transferable(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,7 +179,10 @@ class Rank:
             if parameter.device != device:  # not one of the model's
                 parameter.data = parameter.data.to(device)
         self.trainer._optimizer = ShardedOptimizer(parameters, self.trainer.language.optimizer)
-        return {"held_bytes": held_bytes(parameters)}
+        return {
+            "held_bytes": held_bytes(parameters),
+            "fitting_tokens": self.trainer.fitting_tokens(),
+        }
 
     def _join(self, kind: str, meeting: Path, timeout: timedelta) -> DeviceMesh:
         device = torch.device(kind, self.share.rank) if kind == "cuda" else torch.device(kind)
@@ -215,15 +218,11 @@ class Rank:
 
     def learn(self, request: Tree) -> Tree:
         """Take a batch's steps; the first rank returns the new weights."""
-        trainer, moment = self.trainer, TrainingPosition(**request["moment"])
-        trainer.moment = moment
-        for name, value in request["attributes"].items():
-            # models that only ranks load are missing in the main process
-            if not isinstance(getattr(trainer, name, None), LanguageModel):
-                setattr(trainer, name, value)
+        trainer, batch = self.trainer, self._receive(request)
+        moment = trainer.moment
         seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
         with seeded_globals(seed):
-            step_figures = trainer._learn(on_device(_batch(request), trainer.model.device))
+            step_figures = trainer._learn(on_device(batch, trainer.model.device))
         figures = [{name: float(value) for name, value in one.items()} for one in step_figures]
         weights = []
         for parameter in trainer._learning_parameters():
@@ -232,9 +231,19 @@ class Rank:
                 weights.append(full_weight.cpu())
         return {"figures": figures, "weights": weights}
 
+    def _receive(self, request: Tree) -> Batch:
+        """Set the trainer's attributes; return the batch."""
+        trainer = self.trainer
+        trainer.moment = TrainingPosition(**request["moment"])
+        for name, value in request["attributes"].items():
+            # models that only ranks load are missing in the main process
+            if not isinstance(getattr(trainer, name, None), LanguageModel):
+                setattr(trainer, name, value)
+        return Batch(request["values"], request["metadata"])
+
     def read_rows(self, request: Tree) -> Tree:
         """Call a method of the trainer on this rank's rows."""
-        batch = _batch(request)
+        batch = self._receive(request)
         part = batch.select(self.share.rows(len(batch)))
         read = method_of(self.trainer, request["method"])
         return {"rows": read(self.trainer, on_device(part, self.trainer.model.device))}
@@ -243,10 +252,6 @@ class Rank:
         """Return the optimizer's complete state, from the first rank only."""
         state = self.trainer._optimizer.state_dict()
         return {"optimizer": state} if self.share.rank == 0 else {}
-
-
-def _batch(request: Tree) -> Batch:
-    return Batch(request["values"], request["metadata"])
 
 
 def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], folder: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from trainers.language.optimization import LanguageOptimizer
     from trainers.language.policy_loss import Figures
 
+Rows: TypeAlias = Sequence[int]
+"""Indices of rows."""
 _Trainer = TypeVar("_Trainer", bound="RankTrainer")
 
 
@@ -52,17 +54,14 @@ class RankShare:
         """Return the largest number of ``count`` items per process."""
         return -(-count // self.world_size)
 
-    def parts(self, count: int, size: int) -> Iterator[tuple[slice, bool]]:
-        """Iterate over this process's slices of ``count`` rows, and whether they count.
+    def pad_parts(self, parts: Sequence[Sequence[Rows]], padding: Rows) -> list[tuple[Rows, bool]]:
+        """Return this process's parts of a minibatch, and whether they count.
 
-        All processes read the same number, since they gather weights together: padding slices do
-        not count.
+        ``parts`` are those of each process. All read the same number, since they gather weights
+        together: padding does not count.
         """
-        starts = range(0, count, size)
-        for part in range(self.rank, self.most(len(starts)) * self.world_size, self.world_size):
-            counts = part < len(starts)
-            start = starts[part] if counts else 0
-            yield slice(start, start + size), counts
+        missing = max(map(len, parts)) - len(parts[self.rank])
+        return [(rows, True) for rows in parts[self.rank]] + [(padding, False)] * missing
 
 
 class RowShardedMethod(Protocol):
@@ -93,6 +92,10 @@ class RankTrainer(Protocol):
     def _learning_parameters(self) -> list[nn.Parameter]: ...
 
     def _learn(self, batch: Batch) -> list[Figures]: ...
+
+    def fitting_tokens(self) -> int | None:
+        """Return the most tokens of a micro-batch that fit; None without a limit."""
+        ...
 
 
 def of_rows(
