@@ -31,7 +31,7 @@ from trainers.state_tree import flatten_tree, unflatten_tree
 
 _STATE, _OBJECT, _PARAMETER, _SAME = "$state", "$object", "$parameter", "$same"
 _SHARED = "$shared"
-_SET, _DEQUE, _MAPPING, _DEVICE = "$set", "$deque", "$mapping", "$device"
+_SET, _DEQUE, _MAPPING, DEVICE = "$set", "$deque", "$mapping", "$device"
 _IN_PLACE = {_STATE, _OBJECT, _PARAMETER, _SAME, _MAPPING}
 _IMMUTABLE = (bool, int, float, str, np.generic, torch.Size)
 _ARRAYS = (np.ndarray, TensorDictBase)
@@ -217,7 +217,7 @@ def _stored_tensor(value: Tensor) -> Value:
     if value.requires_grad and value.is_leaf:
         return {_PARAMETER: value.detach()}
     content = value.detach()
-    return content if content.device.type == "cpu" else {_DEVICE: [str(content.device), content]}
+    return content if content.device.type == "cpu" else {DEVICE: [str(content.device), content]}
 
 
 def _check_hidden_state(value: object, path: str) -> None:
@@ -277,7 +277,7 @@ class _Putter:
         """Return a new object for a stored value, with parts restored from ``existing``."""
         if isinstance(stored, Mapping) and len(stored) == 1:
             mark, content = next(iter(stored.items()))
-            if mark == _DEVICE:
+            if mark == DEVICE:
                 return content[1].to(content[0])
             if mark == _SET:
                 return frozenset(content[1]) if content[0] else set(content[1])

@@ -21,6 +21,8 @@ Attributes = dict[str, Any]
 
 ATTRIBUTES_NAME = "attributes"
 """The files of stored attributes, next to the rest of a state."""
+RECORDS = ("_assigned", "_attributes_built")
+"""Attributes of a trainer with the names that were assigned, and their first values."""
 _ORDER = "$order"
 """The names of stored attributes in the order in which they were taken."""
 

@@ -6,6 +6,7 @@ ended; the next request starts new ones from a state.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -20,12 +21,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
 import ratchet.errors
 from ratchet.errors import RankError, RatchetError, StateError
+from trainers.custom_state import RECORDS, is_custom_method, take_attributes
 from trainers.language.ranks import process
 from trainers.language.ranks.classes import class_reference
 from trainers.state_tree import flatten_tree, load_tree, save_tree
@@ -40,7 +43,7 @@ COLLECTIVE_SECONDS = 1800.0
 """Seconds that a rank waits for the others before it fails."""
 _END_SECONDS = 3.0  # to find the process that ended, after another reports it
 _PER_STEP = ("actor/lr", "actor/grad_norm")  # of the step, not summed over rows
-_PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor)
+_PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor, np.ndarray)
 
 
 class Ranks:
@@ -105,9 +108,16 @@ class Ranks:
 
     def _as_tree(self, batch: Batch) -> dict[str, Any]:
         """Return a batch with the trainer's attributes, which reading it may need."""
+        trainer = self._trainer
+        stores_itself = is_custom_method(type(trainer), "take_state")
+        custom = take_attributes(trainer, strict=not stores_itself)
+        framework = {
+            name: value for name, value in vars(trainer).items() if name not in {*custom, *RECORDS}
+        }
         return {
-            "moment": asdict(self._trainer.moment),
-            "attributes": _transferable(vars(self._trainer)),
+            "moment": asdict(trainer.moment),
+            "attributes": _transferable(framework),
+            "custom": custom,
             "values": dict(batch.values),
             "metadata": _transferable(batch.metadata),
         }
@@ -141,7 +151,8 @@ class Ranks:
             each.wait()
             for pipe in (each.stdin, each.stdout):
                 assert pipe is not None
-                pipe.close()
+                with contextlib.suppress(BrokenPipeError):  # what it did not read
+                    pipe.close()
         self._processes = []
         self._have_weights = False
 
@@ -276,12 +287,12 @@ class Ranks:
 
 
 def _transferable(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that can be sent to another process: tensors, numbers, texts, lists."""
+    """Return the entries that can be sent to another process: arrays, numbers, texts, lists."""
     return {name: value for name, value in entries.items() if _is_plain(value)}
 
 
 def _is_plain(value: object) -> bool:
-    if type(value) not in _PLAIN:
+    if type(value) not in _PLAIN and not isinstance(value, np.generic):
         return False
     try:
         flatten_tree(value)

@@ -34,6 +34,8 @@ from ratchet.language_models.local.sharding import gather, held_bytes, local_sha
 from ratchet.parameters.language import LanguageOptimizerParameters
 from ratchet.rollouts.batch import Batch
 from ratchet.seeding import derive_seed, seeded_globals
+from trainers.attribute_tree import DEVICE
+from trainers.custom_state import put_attributes
 from trainers.language.base import TrainingPosition
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import on_device
@@ -76,9 +78,16 @@ class ShardedOptimizer(LanguageOptimizer):
     def step(self) -> Tensor:
         """Take a step with gradients clipped by the global norm; return the norm."""
         self.take_gradients()
-        for master, parameter in zip(self._masters.weights, self._whole, strict=True):
-            if master.grad is not None and not isinstance(parameter, DTensor):
-                dist.all_reduce(master.grad)
+        pairs = zip(self._masters.weights, self._whole, strict=True)
+        masters = [master for master, whole in pairs if not isinstance(whole, DTensor)]
+        if masters:
+            have = torch.tensor([master.grad is not None for master in masters]).int()
+            have = have.to(masters[0].device)
+            dist.all_reduce(have)  # a gradient may exist in some processes only
+            for master, count in zip(masters, have.tolist(), strict=True):
+                if count:
+                    master.grad = torch.zeros_like(master) if master.grad is None else master.grad
+                    dist.all_reduce(master.grad)
         return super().step()
 
     def _norm(self) -> Tensor:
@@ -169,7 +178,8 @@ class Rank:
                 model = load_language_model(folder, base_dir=base_dir, dtype=dtype)
                 if request["recomputes"]:
                     model.recompute_activations()
-                self.trainer.connect(model, InProcessEngine(model))
+                with seeded_globals(derive_seed(0, "connect")):  # replaced by the main process's
+                    self.trainer.connect(model, InProcessEngine(model))
                 for each in vars(self.trainer).values():
                     if isinstance(each, LanguageModel):
                         each.shard(mesh)
@@ -239,6 +249,7 @@ class Rank:
             # models that only ranks load are missing in the main process
             if not isinstance(getattr(trainer, name, None), LanguageModel):
                 setattr(trainer, name, value)
+        put_attributes(trainer, _on_own_device(request["custom"], trainer.model.device))
         return Batch(request["values"], request["metadata"])
 
     def read_rows(self, request: Tree) -> Tree:
@@ -252,6 +263,17 @@ class Rank:
         """Return the optimizer's complete state, from the first rank only."""
         state = self.trainer._optimizer.state_dict()
         return {"optimizer": state} if self.share.rank == 0 else {}
+
+
+def _on_own_device(stored: Any, device: torch.device) -> Any:  # noqa: ANN401 -- a tree
+    """Return stored attributes whose tensors are restored on this process's device."""
+    if isinstance(stored, Mapping):
+        if DEVICE in stored and device.type == "cuda":
+            return {DEVICE: [str(device), stored[DEVICE][1]]}
+        return {name: _on_own_device(each, device) for name, each in stored.items()}
+    if isinstance(stored, list | tuple):
+        return type(stored)(_on_own_device(each, device) for each in stored)
+    return stored
 
 
 def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], folder: Path) -> None:
