@@ -60,8 +60,7 @@ class SelfHostedTrainer(BaseTrainer):
 
     With ``language.train_service.world_size`` above 1, that number of other processes, the ranks,
     share the model and take the steps; batches are prepared here, once, and the weights are sent
-    back. Attributes that ``_prepare_batch`` sets on ``self`` (tensors, numbers, texts, lists or
-    dicts of these) are copied to the ranks' trainers, which compute the loss.
+    back. What a state stores of ``self`` is copied to the ranks' trainers, which compute the loss.
     """
 
     required_fields: ClassVar[tuple[str, ...]] = REQUIRED_FIELDS

@@ -31,6 +31,7 @@ from ratchet.errors import RankError, RatchetError, StateError
 from trainers.custom_state import RECORDS, is_custom_method, take_attributes
 from trainers.language.ranks import process
 from trainers.language.ranks.classes import class_reference
+from trainers.named import NamedTrainer
 from trainers.state_tree import flatten_tree, load_tree, save_tree
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Ranks:
     def _as_tree(self, batch: Batch) -> dict[str, Any]:
         """Return a batch with the trainer's attributes, which reading it may need."""
         trainer = self._trainer
+        assert isinstance(trainer, NamedTrainer)
         stores_itself = is_custom_method(type(trainer), "take_state")
         custom = take_attributes(trainer, strict=not stores_itself)
         framework = {

@@ -41,6 +41,7 @@ from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
 from trainers.language.ranks.rows import RankShare, method_of
+from trainers.named import NamedTrainer
 from trainers.state_tree import load_tree, save_tree
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ class Rank:
             # models that only ranks load are missing in the main process
             if not isinstance(getattr(trainer, name, None), LanguageModel):
                 setattr(trainer, name, value)
+        assert isinstance(trainer, NamedTrainer)
         put_attributes(trainer, _on_own_device(request["custom"], trainer.model.device))
         return Batch(request["values"], request["metadata"])
 
