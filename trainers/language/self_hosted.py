@@ -34,7 +34,7 @@ from trainers.language.micro_batches import split_rows, split_tokens
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
-from trainers.language.ranks.rows import RankShare, Rows, of_rows
+from trainers.language.ranks.rows import RankShare, of_rows
 from trainers.results import add_metrics
 
 if TYPE_CHECKING:
@@ -258,14 +258,10 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _step(self, batch: Batch) -> Figures:
         """Take one optimizer step on the loss of a minibatch."""
-        weights, shares = self._weights(batch)
         figures: Figures = {}
         self._optimizer.zero_grad()
-        for rows, counts in self._micro_batches(batch):
-            part, of_part = batch, (weights, shares)
-            if len(rows) < len(batch):
-                part, of_part = batch.select(rows), (weights[list(rows)], shares[list(rows)])
-            loss, more = self._compute_loss(self._score(part), part, of_part)
+        for part, weights, counts in self._micro_batches(batch):
+            loss, more = self._compute_loss(self._score(part), part, weights)
             if not counts:
                 loss, more = loss * 0, {name: value * 0 for name, value in more.items()}
             loss.backward()  # type: ignore[no-untyped-call] # of torch
@@ -276,14 +272,25 @@ class SelfHostedTrainer(BaseTrainer):
         figures["actor/grad_norm"] = self._optimizer.step()
         return figures
 
-    def _micro_batches(self, batch: Batch) -> list[tuple[Rows, bool]]:
-        """Return this process's parts of a minibatch, and whether they count."""
+    def _micro_batches(self, batch: Batch) -> list[tuple[Batch, tuple[Tensor, Tensor], bool]]:
+        """Return this process's parts of a minibatch, their weights, and whether they count.
+
+        All are selected before the first is read: indices are copied while the device is idle.
+        """
         max_rows, max_tokens = self.language.micro_batch_size, self._micro_batch_tokens
         share, together = self.share or RankShare(), self.rows_together
         if max_rows is not None or max_tokens is None:
-            return split_rows(len(batch), share, together=together, max_rows=max_rows)
-        lengths = (batch.values["attention_mask"] != 0).sum(1).tolist()
-        return split_tokens(lengths, max_tokens, share, together=together)
+            parts = split_rows(len(batch), share, together=together, max_rows=max_rows)
+        else:
+            lengths = (batch.values["attention_mask"] != 0).sum(1).tolist()
+            parts = split_tokens(lengths, max_tokens, share, together=together)
+        weights, shares = self._weights(batch)
+        return [
+            (batch, (weights, shares), counts)
+            if len(rows) == len(batch)
+            else (batch.select(rows), (weights[list(rows)], shares[list(rows)]), counts)
+            for rows, counts in parts
+        ]
 
     def _weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the weights of a minibatch's tokens in the loss and in figures."""

@@ -20,7 +20,6 @@ from ratchet.language_models.local.adapters import (
     peft_config,
     without_peft_warnings,
 )
-from ratchet.language_models.local.memory import LayerShape
 from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.network import (
@@ -31,6 +30,7 @@ from ratchet.language_models.local.network import (
 )
 from ratchet.lazy import PRETRAINED_LOCK, require_packages
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, read_weights
+from ratchet.models.layer_shape import LayerShape
 from ratchet.models.lora import Lora
 from ratchet.seeding import seeded_globals
 

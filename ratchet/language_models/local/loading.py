@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.adapters import AdapterBase, weights_print
-from ratchet.language_models.local.memory import LayerShape
 from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.model_locations import find_model
 from ratchet.models.folders import ADAPTER_CONFIG_FILE, WEIGHTS_FILE, read_weights
+from ratchet.models.layer_shape import LayerShape
 from ratchet.models.llama import Cache, PlainLlama
 from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL, LlamaShape, plain_shape
 from ratchet.models.lora import Lora

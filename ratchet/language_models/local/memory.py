@@ -8,66 +8,17 @@ their gradients if these are rounded; a chunk of logits; and the activations of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ratchet.language_models.local.model import LOGITS_AT_ONCE, LanguageModel
+from ratchet.models.layer_shape import FLOAT32_BYTES
 from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL
 
 _LOGIT_COPIES = 9  # float32: scaled, log-probabilities, probabilities, entropies, gradients
 _USABLE = 0.9  # the rest: the driver's context, fragments, one tensor's temporary copies
 _MARGIN = 1.5  # layers with more norms, or attention that is not fused, keep more
-_FULL = 4  # bytes of a float32
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """Sizes of a model's layers; ``mlp_width`` is that of all experts that read a token."""
-
-    layers: int
-    width: int
-    mlp_width: int
-    heads: int
-    query_width: int
-    key_width: int
-    experts: int = 1
-
-    @classmethod
-    def from_config(cls, config: Any) -> LayerShape:  # noqa: ANN401 -- of transformers, or LlamaShape
-        """Read a model's configuration."""
-        width, heads = config.hidden_size, config.num_attention_heads
-        head_width = getattr(config, "head_dim", None) or width // heads
-        experts = getattr(config, "num_experts_per_tok", None) or 1
-        names = ("moe_intermediate_size", "intermediate_size")
-        sizes = [size for name in names if (size := getattr(config, name, None))]
-        return cls(
-            layers=config.num_hidden_layers,
-            width=width,
-            mlp_width=experts * (sizes[0] if sizes else 4 * width),
-            heads=heads,
-            query_width=heads * head_width,
-            key_width=(getattr(config, "num_key_value_heads", None) or heads) * head_width,
-            experts=experts,
-        )
-
-    def layer_bytes(self, size: int, *, is_adapted: bool = False) -> int:
-        """Return the bytes that a layer keeps of a token, in a type of ``size`` bytes a number.
-
-        Exact for Qwen2 and Llama with fused attention (``benchmarks/activation_memory.py``); more
-        than an adapter's layers keep. Rounded base models copy an adapter's inputs to float32.
-        """
-        inputs = 5 * self.width + self.query_width + self.mlp_width
-        copies = _FULL * inputs if is_adapted and size < _FULL else 0
-        routed = 3 * size * self.width * self.experts if self.experts > 1 else 0
-        attention = 2 * size * (self.query_width + self.key_width) + _FULL * self.heads
-        return 2 * self.norm_bytes(size) + attention + 4 * size * self.mlp_width + routed + copies
-
-    def norm_bytes(self, size: int) -> int:
-        """Return the bytes that a norm keeps of a token: it computes in float32."""
-        return (_FULL + 2 * size) * self.width + _FULL
 
 
 def device_memory(model: LanguageModel) -> int | None:
@@ -118,7 +69,7 @@ def fitting_tokens(
     stored //= processes
     if processes > 1:
         stored += sum(map(_weight_bytes, model.all_parameters()))
-    free = _USABLE * memory - stored - _LOGIT_COPIES * _FULL * LOGITS_AT_ONCE
+    free = _USABLE * memory - stored - _LOGIT_COPIES * FLOAT32_BYTES * LOGITS_AT_ONCE
     # a layer's activations are computed again, and have gradients
     token = kept_bytes(model) + 2 * _layer_bytes(model)
     if model.keeps_logits:
@@ -137,5 +88,5 @@ def _weight_bytes(weight: Tensor) -> int:
 
 def _learning_bytes(weight: Tensor) -> int:
     """Return the bytes of a weight's gradient, its moments, and its master with its gradient."""
-    master = 0 if weight.dtype == torch.float32 else 2 * _FULL
-    return weight.numel() * (weight.element_size() + 2 * _FULL + master)
+    master = 0 if weight.dtype == torch.float32 else 2 * FLOAT32_BYTES
+    return weight.numel() * (weight.element_size() + 2 * FLOAT32_BYTES + master)

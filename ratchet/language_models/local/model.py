@@ -24,7 +24,7 @@ from ratchet.language_models.local.tokenizer import ChatTokenizer
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from ratchet.language_models.local.memory import LayerShape
+    from ratchet.models.layer_shape import LayerShape
 
 LOGITS_AT_ONCE = 2**26
 """Logits in memory at a time, 256 MiB in float32; those of a longer text are computed twice."""

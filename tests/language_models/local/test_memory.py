@@ -11,8 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from benchmarks.activation_memory import bytes_kept
 from ratchet.language_models.local import memory
 from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
-from ratchet.language_models.local.memory import LayerShape, fitting_tokens
+from ratchet.language_models.local.memory import fitting_tokens
 from ratchet.language_models.local.model_files import ModelFiles
+from ratchet.models.layer_shape import LayerShape
 
 SIZES = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 3}
 
