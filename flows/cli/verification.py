@@ -1,4 +1,4 @@
-"""``ratchet retest`` and ``verify``: test a run's states again, and check its integrity."""
+"""``ratchet retest``, ``verify`` and ``restore``: test and check a run's states, or compute one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from flows.cli.run import NoProgress, Overrides, run_and_show, split_settings
 from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
-from flows.process.messages import print_plain, print_table
+from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
     from flows.runs.verify import RemadeStage
@@ -27,10 +27,14 @@ def retest(
 ) -> None:
     """Test all saved states of a run again, without training."""
     from flows.runs.derived_runs import resolve_retest
+    from flows.runs.removed_states import describe_removed
+    from flows.runs.resolve import resolve_run
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
     changes, settings = split_settings(folder, overrides)
+    for text in describe_removed(resolve_run(folder.run_id, settings, settings.runs)):
+        print_warning(f"Not tested: {text}")
     experiment = resolve_retest(folder.run_id, changes, settings)
     print_plain(f"Retest of {folder.run_id}")
     run_and_show(experiment, quiet=no_progress)
@@ -76,11 +80,37 @@ def verify(
         print_plain(f"`ratchet resume {verified.run_id}` recomputes them.")
     sound = len(verified.stages) - len(broken)
     print_plain(f"{sound} of {len(verified.stages)} stages are unchanged.")
+    for text in verified.removed:
+        print_plain(text)
     if verified.remade is not None:
         _show(verified.remade)
     as_published = results is None or _show_published(folder, results)
     if not (verified.is_sound and as_published):
         raise typer.Exit(_EXIT_DIFFERENT)
+
+
+def restore(
+    run: RunName,
+    iteration: Annotated[
+        int, typer.Argument(metavar="K", help="Number of iterations that led to the state.")
+    ],
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Compute a state again that was removed to free space, with the same bytes."""
+    from flows.process.environment import prepare_environment
+    from flows.process.progress import shown_progress
+    from flows.runs.removed_states import restore_state
+    from flows.runs.resolve import resolve_run
+
+    experiment = resolve_run(run, None, runs)
+    settings = experiment.settings
+    prepare_environment(settings.home, settings.num_threads)
+    with shown_progress(settings.progress):
+        arms = restore_state(experiment, iteration)
+    print_plain(
+        f"Restored the state after {iteration} iterations of {experiment.run_id},"
+        f" {'arm' if len(arms) == 1 else 'arms'} {', '.join(arms)}."
+    )
 
 
 def _show_published(folder: RunFolder, published: Published) -> bool:

@@ -181,8 +181,8 @@ def _stage_members(store: StageStore, stages: Iterable[Manifest]) -> Iterator[Me
     for manifest in stages:
         path = f"{STAGES_FOLDER}/{manifest.key}"
         yield Member(f"{path}/{MANIFEST_NAME}", manifest.to_bytes())
-        folder = store.open(manifest.key)
-        for name in sorted(manifest.files):
+        folder = store.open(manifest.key, partial=True)
+        for name in sorted(manifest.stored_files):
             yield Member(f"{path}/{name}", folder / name, manifest.files[name])
 
 

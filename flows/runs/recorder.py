@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.metrics import MetricPoint
     from ratchet.tracking.observers import RunObserver
     from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.calls import StageOutcome
+    from tasks.stages.calls import StageCall, StageOutcome
     from tasks.stages.families import AnyKeys
 
 
@@ -99,6 +99,7 @@ class RunRecorder:
         self._observer = observer
         self._unseen = UnseenInputs(store, arms)
         self.on_metrics: Callable[[Sequence[MetricPoint]], None] | None = None
+        self.on_stage: Callable[[StageCall], None] | None = None
         for keys in arms:
             for name, file in keys.played_files.items():
                 add_artifact(folder.path, f"{keys.arm}-{Path(name).stem}", "files", file)
@@ -159,6 +160,8 @@ class RunRecorder:
             self._mirror.nudge()
         if self.on_metrics is not None:
             self.on_metrics(points)
+        if self.on_stage is not None:
+            self.on_stage(call)
 
     def _emit_event(self, outcome: StageOutcome, usage: UsageMeter | None) -> None:
         """Emit the event of a finished stage, with usage and iterations of this run only."""

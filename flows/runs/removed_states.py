@@ -1,0 +1,216 @@
+"""States of language models whose tensors were removed: which may go, who needs them, restoring.
+
+Only states of models that are trained here are removed: no service is paid to compute one again,
+since rollouts stay stored. Their stages stay finished.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.runs.references import References
+from ratchet.errors import CheckPointNotFoundError, DataError, ParameterError
+from ratchet.store.garbage_collection import store_users
+from ratchet.store.removed_files import files_put_back, remove_files
+from ratchet.tracking.stage_kinds import TRAIN
+from tasks.language.keys import LanguageArmKeys
+from tasks.stages.families import open_session, stage_functions
+from tasks.stages.files import STATE_FOLDER
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
+
+if TYPE_CHECKING:
+    from flows.runs.resolve import ResolvedExperiment
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.manifest import Manifest
+    from ratchet.store.store import StageStore
+    from ratchet.tracking.manifest import StageRecord
+    from ratchet.tracking.run_folder import RunFolder
+    from tasks.stages.calls import StageCall
+    from tasks.stages.families import AnyKeys
+
+logger = logging.getLogger(__name__)
+
+_LATEST = 2
+"""States that always stay: the newest, and the one that it can be computed again from."""
+
+
+def removable_states(
+    keys: AnyKeys, iterations: Iterable[int], settings: ExperimentSettings
+) -> list[int]:
+    """Return those of an arm's iterations whose states the settings allow to remove."""
+    is_local = isinstance(keys, LanguageArmKeys) and not keys.trainer_class.traits.is_remote
+    if settings.state_retention == "all" or not is_local:
+        return []
+    period = settings.checkpoint_period
+    earlier = sorted(set(iterations))[:-_LATEST]
+    return [each for each in earlier if period is None or each % period]
+
+
+class StateRetention:
+    """Removes states of a run while it trains, according to ``settings.state_retention``.
+
+    States that another run or arm uses, or that runs may use which can't be seen, stay.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: StageStore,
+        settings: ExperimentSettings,
+        arms: Sequence[AnyKeys],
+    ) -> None:
+        self._folder, self._store, self._settings = folder, store, settings
+        self._arms = {keys.arm: keys for keys in arms if isinstance(keys, LanguageArmKeys)}
+        self._finished: set[str] = set()
+
+    def stage_finished(self, call: StageCall) -> None:
+        """Remove the states that are no longer needed after a recorded stage."""
+        if call.kind != TRAIN or call.arm not in self._arms:
+            return
+        states = {
+            record.iteration: record.key
+            for record in self._folder.manifest.stages
+            if (record.arm, record.stage) == (call.arm, TRAIN.name)
+            and record.iteration <= call.iteration
+        }
+        iterations = removable_states(self._arms[call.arm], states, self._settings)
+        candidates = [i for i in iterations if states[i] not in self._finished]
+        if not candidates:
+            return
+        try:
+            needed = self._references.needed()
+        except DataError as error:
+            logger.warning("no state is removed: %s", error)
+            return
+        for iteration in candidates:
+            key = states[iteration]
+            if key not in needed and not self._is_shared(call.arm, iteration, key):
+                self._remove(key)
+
+    @property
+    def _references(self) -> References:
+        """The stages of all other runs that use the store."""
+        users = store_users(self._store)
+        for user in users:
+            if not user.is_local:
+                raise DataError(f"{user.runs} on {user.host} uses the store and can't be read here")
+        folders = {self._folder.path.parent, *(Path(user.runs) for user in users)}
+        return References(self._store, folders, except_run=self._folder.path)
+
+    def _is_shared(self, arm: str, iteration: int, key: str) -> bool:
+        return any(
+            iteration <= keys.num_iterations and keys.state_key(iteration) == key
+            for name, keys in self._arms.items()
+            if name != arm
+        )
+
+    def _remove(self, key: str) -> None:
+        manifest = self._store.peek(key)
+        if manifest is None:
+            return
+        prefix, suffix = f"{STATE_FOLDER}/", ".safetensors"
+        names = [n for n in manifest.files if n.startswith(prefix) and n.endswith(suffix)]
+        if remove_files(self._store, key, names):
+            self._finished.add(key)
+
+
+def check_states(experiment: ResolvedExperiment) -> None:
+    """Raise CheckPointNotFoundError if missing stages of a run read removed states."""
+    store = experiment.store
+    layout = StoredStageLayout(store, experiment.settings)
+    for keys in experiment.keys:
+        if isinstance(keys, LanguageArmKeys):
+            for call in flatten_steps(keys.stages(layout)):
+                if store.peek(call.key, allow_stale=True) is None:
+                    check_state(store, keys, call)
+
+
+def check_state(store: StageStore, keys: AnyKeys, call: StageCall) -> None:
+    """Raise CheckPointNotFoundError if a stage that is to be computed reads a removed state."""
+    if not isinstance(keys, LanguageArmKeys):
+        return
+    is_train = call.kind == TRAIN
+    key = keys.state_key(call.start_iteration) if is_train else call.inputs.get("state")
+    state = store.peek(key, allow_stale=True) if isinstance(key, str) else None
+    if state is not None and state.removed:
+        raise CheckPointNotFoundError(f"{call.label} reads {_describe(store, keys, state)}")
+
+
+def describe_removed(experiment: ResolvedExperiment) -> list[str]:
+    """Describe the removed states of a run, a line for each arm that has some."""
+    lines = []
+    for keys in experiment.keys:
+        removed = list(_removed(experiment.store, keys.arm, experiment.records))
+        if removed and isinstance(keys, LanguageArmKeys):
+            last = _describe(experiment.store, keys, removed[-1])
+            lines.append(f"{len(removed)} states were removed. Among them is {last}")
+    return lines
+
+
+def _removed(store: StageStore, arm: str, records: Iterable[StageRecord]) -> Iterator[Manifest]:
+    trained = [each for each in records if (each.arm, each.stage) == (arm, TRAIN.name)]
+    for record in sorted(trained, key=lambda each: each.iteration):
+        manifest = store.peek(record.key)
+        if manifest is not None and manifest.removed:
+            yield manifest
+
+
+def _describe(store: StageStore, keys: LanguageArmKeys, state: Manifest) -> str:
+    start = _chain(store, keys, state)[0].start_iteration
+    return (
+        f"the state of arm {keys.arm!r} after {state.iteration} iterations, which was removed to"
+        f" free space. Computing it again from the stored state after {start} takes"
+        f" {state.iteration - start} iterations: `ratchet restore {state.run_id or 'RUN'}"
+        f" {state.iteration}`."
+    )
+
+
+def _chain(store: StageStore, keys: LanguageArmKeys, last: Manifest) -> list[Manifest]:
+    """Return the removed states from the nearest stored one on, up to a removed one, in order."""
+    chain, before = [last], store.peek(keys.state_key(last.start_iteration))
+    while before is not None and before.removed:
+        chain.append(before)
+        before = store.peek(keys.state_key(before.start_iteration))
+    return chain[::-1]
+
+
+def restore_state(experiment: ResolvedExperiment, iteration: int) -> list[str]:
+    """Compute the removed states of a run after an iteration again; return the arms' names.
+
+    Each arm's stages from the nearest stored state on are computed again, and their tensors are
+    stored if they have the same bytes as those removed; only the last ones stay.
+
+    Raises
+    ------
+    ParameterError
+        If no arm has removed the state after this many iterations.
+    StoreError
+        If a state has other bytes than the removed one.
+    """
+    store, restored = experiment.store, []
+    for keys in experiment.keys:
+        if not isinstance(keys, LanguageArmKeys) or iteration < 1:
+            continue
+        state = store.peek(keys.state_key(iteration))
+        if state is None or not state.removed:
+            continue
+        chain = _chain(store, keys, state)
+        work = stage_functions(keys)[TRAIN.name].work
+        with closing(open_session(keys, experiment.settings, store)) as session:
+            for index, manifest in enumerate(chain):
+                call = keys.train(manifest.start_iteration, manifest.iteration)
+                with files_put_back(store, manifest) as folder:
+                    work(call, folder, session)
+                if index:
+                    remove_files(store, chain[index - 1].key, chain[index - 1].removed)
+        restored.append(keys.arm)
+    if not restored:
+        raise ParameterError(
+            f"restore: got {iteration}, but run {experiment.run_id} has removed no state after"
+            f" {iteration} iterations; nothing to do."
+        )
+    return restored
