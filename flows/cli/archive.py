@@ -22,8 +22,6 @@ def export(
     """Pack a run's folder, stages and environment into one file."""
     from flows.cli.garbage_collection import write_size
     from flows.runs.export import export_run
-    from flows.runs.removed_states import describe_removed
-    from flows.runs.resolve import resolve_run
     from ratchet.errors import ParameterError
     from ratchet.tracking.run_folder import find_run
 
@@ -33,7 +31,7 @@ def export(
     done = export_run(run, path, runs)
     size = write_size(done.size)
     print_plain(f"{done.path}: run {done.run_id}, {done.num_stages} stages, {size}.")
-    for text in describe_removed(resolve_run(run, None, runs)):
+    for text in done.removed:
         print_warning(f"Not in the file: {text}")
     print_plain(f"On the other machine: ratchet import {done.path.name}")
 

@@ -28,12 +28,12 @@ def retest(
     """Test all saved states of a run again, without training."""
     from flows.runs.derived_runs import resolve_retest
     from flows.runs.removed_states import describe_removed
-    from flows.runs.resolve import resolve_run
+    from ratchet.store.store import StageStore
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
     changes, settings = split_settings(folder, overrides)
-    for text in describe_removed(resolve_run(folder.run_id, settings, settings.runs)):
+    for text in describe_removed(StageStore(settings.store_url), folder.manifest.stages):
         print_warning(f"Not tested: {text}")
     experiment = resolve_retest(folder.run_id, changes, settings)
     print_plain(f"Retest of {folder.run_id}")

@@ -111,14 +111,14 @@ def _state_bytes(keys: AnyKeys) -> int:
 
 def _count_trained(model: Path, agent: LanguageAgentParameters) -> int:
     """Count the weights of a model's files, or of the adapter that is trained instead."""
-    shapes = {}
+    shapes: dict[str, list[int]] = {}
     for file in model.glob("*.safetensors"):
         with file.open("rb") as opened:
             header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
         shapes |= {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
     rank, targets = agent.lora.rank, agent.lora.target_modules
     if rank is None:
-        return sum(map(math.prod, shapes.values()))
+        return sum(math.prod(shape) for shape in shapes.values())
     matrices = [(name.split(".")[-2:][0], each) for name, each in shapes.items() if len(each) == 2]
     return rank * sum(
         sum(shape)

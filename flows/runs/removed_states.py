@@ -7,7 +7,7 @@ since rollouts stay stored. Their stages stay finished.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,44 +137,51 @@ def check_state(store: StageStore, keys: AnyKeys, call: StageCall) -> None:
     key = keys.state_key(call.start_iteration) if is_train else call.inputs.get("state")
     state = store.peek(key, allow_stale=True) if isinstance(key, str) else None
     if state is not None and state.removed:
-        raise CheckPointNotFoundError(f"{call.label} reads {_describe(store, keys, state)}")
+        chain = _chain(lambda iteration: store.peek(keys.state_key(iteration)), state)
+        raise CheckPointNotFoundError(f"{call.label} reads {_describe(chain, keys.arm)}")
 
 
-def describe_removed(experiment: ResolvedExperiment) -> list[str]:
-    """Describe the removed states of a run, a line for each arm that has some."""
+def describe_removed(store: StageStore, records: Sequence[StageRecord]) -> list[str]:
+    """Describe the removed states among a run's stages, a line for each arm that has some."""
     lines = []
-    for keys in experiment.keys:
-        removed = list(_removed(experiment.store, keys.arm, experiment.records))
-        if removed and isinstance(keys, LanguageArmKeys):
-            last = _describe(experiment.store, keys, removed[-1])
-            lines.append(f"{len(removed)} states were removed. Among them is {last}")
+    for arm in dict.fromkeys(record.arm for record in records):
+        states = _states(store, records, arm)
+        removed = [iteration for iteration in sorted(states) if states[iteration].removed]
+        if removed:
+            chain = _chain(states.get, states[removed[-1]])
+            lines.append(
+                f"{len(removed)} states were removed. Among them is {_describe(chain, arm)}"
+            )
     return lines
 
 
-def _removed(store: StageStore, arm: str, records: Iterable[StageRecord]) -> Iterator[Manifest]:
-    trained = [each for each in records if (each.arm, each.stage) == (arm, TRAIN.name)]
-    for record in sorted(trained, key=lambda each: each.iteration):
-        manifest = store.peek(record.key)
-        if manifest is not None and manifest.removed:
-            yield manifest
+def _states(store: StageStore, records: Iterable[StageRecord], arm: str) -> dict[int, Manifest]:
+    """Return the stages of an arm with the states after training, by iteration."""
+    return {
+        record.iteration: manifest
+        for record in records
+        if (record.arm, record.stage) == (arm, TRAIN.name)
+        and (manifest := store.peek(record.key)) is not None
+    }
 
 
-def _describe(store: StageStore, keys: LanguageArmKeys, state: Manifest) -> str:
-    start = _chain(store, keys, state)[0].start_iteration
+def _describe(chain: Sequence[Manifest], arm: str) -> str:
+    """Describe the last of the removed states that must be computed again together."""
+    start, state = chain[0].start_iteration, chain[-1]
     return (
-        f"the state of arm {keys.arm!r} after {state.iteration} iterations, which was removed to"
-        f" free space. Computing it again from the stored state after {start} takes"
+        f"the state of arm {arm!r} after {state.iteration} iterations, which was removed to free"
+        f" space. Computing it again from the stored state after {start} takes"
         f" {state.iteration - start} iterations: `ratchet restore {state.run_id or 'RUN'}"
         f" {state.iteration}`."
     )
 
 
-def _chain(store: StageStore, keys: LanguageArmKeys, last: Manifest) -> list[Manifest]:
+def _chain(state_after: Callable[[int], Manifest | None], last: Manifest) -> list[Manifest]:
     """Return the removed states from the nearest stored one on, up to a removed one, in order."""
-    chain, before = [last], store.peek(keys.state_key(last.start_iteration))
+    chain, before = [last], state_after(last.start_iteration)
     while before is not None and before.removed:
         chain.append(before)
-        before = store.peek(keys.state_key(before.start_iteration))
+        before = state_after(before.start_iteration)
     return chain[::-1]
 
 
@@ -193,12 +200,11 @@ def restore_state(experiment: ResolvedExperiment, iteration: int) -> list[str]:
     """
     store, restored = experiment.store, []
     for keys in experiment.keys:
-        if not isinstance(keys, LanguageArmKeys) or iteration < 1:
+        states = _states(store, experiment.records, keys.arm)
+        state = states.get(iteration)
+        if not isinstance(keys, LanguageArmKeys) or state is None or not state.removed:
             continue
-        state = store.peek(keys.state_key(iteration))
-        if state is None or not state.removed:
-            continue
-        chain = _chain(store, keys, state)
+        chain = _chain(states.get, state)
         work = stage_functions(keys)[TRAIN.name].work
         with closing(open_session(keys, experiment.settings, store)) as session:
             for index, manifest in enumerate(chain):

@@ -106,7 +106,7 @@ def verify_run(
     records = experiment.records
     stages = tuple(_check_files(experiment.store, records))
     is_damaged = any(checked.problems for checked in stages)
-    removed = tuple(describe_removed(experiment))
+    removed = tuple(describe_removed(experiment.store, records))
     if not remake or is_damaged:
         return Verification(experiment.run_id, stages, removed=removed)
     chosen = _choose(experiment, stage)
