@@ -12,8 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.runs.garbage_collection import check_accessible
 from flows.runs.references import References
-from ratchet.errors import CheckPointNotFoundError, DataError, ParameterError
+from ratchet.errors import CheckPointNotFoundError, DataError, ParameterError, RunStateError
 from ratchet.store.garbage_collection import store_users
 from ratchet.store.removed_files import files_put_back, remove_files
 from ratchet.tracking.stage_kinds import TRAIN
@@ -66,6 +67,8 @@ class StateRetention:
         self._folder, self._store, self._settings = folder, store, settings
         self._arms = {keys.arm: keys for keys in arms if isinstance(keys, LanguageArmKeys)}
         self._finished: set[str] = set()
+        self._references: tuple[set[Path], References] | None = None
+        self._reported: set[str] = set()
 
     def stage_finished(self, call: StageCall) -> None:
         """Remove the states that are no longer needed after a recorded stage."""
@@ -82,24 +85,26 @@ class StateRetention:
         if not candidates:
             return
         try:
-            needed = self._references.needed()
-        except DataError as error:
-            logger.warning("no state is removed: %s", error)
+            needed = self._needed_by_others()
+        except (DataError, RunStateError) as error:
+            if str(error) not in self._reported:
+                self._reported.add(str(error))
+                logger.warning("No state is removed, since other runs may need it. %s", error)
             return
         for iteration in candidates:
             key = states[iteration]
             if key not in needed and not self._is_shared(call.arm, iteration, key):
                 self._remove(key)
 
-    @property
-    def _references(self) -> References:
-        """The stages of all other runs that use the store."""
+    def _needed_by_others(self) -> frozenset[str]:
+        """Return the keys of the stages that other runs need."""
         users = store_users(self._store)
-        for user in users:
-            if not user.is_local:
-                raise DataError(f"{user.runs} on {user.host} uses the store and can't be read here")
+        check_accessible(users)
         folders = {self._folder.path.parent, *(Path(user.runs) for user in users)}
-        return References(self._store, folders, except_run=self._folder.path)
+        if self._references is None or self._references[0] != folders:
+            references = References(self._store, folders, except_run=self._folder.path)
+            self._references = folders, references
+        return self._references[1].needed()
 
     def _is_shared(self, arm: str, iteration: int, key: str) -> bool:
         return any(

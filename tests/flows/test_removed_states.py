@@ -22,6 +22,7 @@ from flows.runs.verify import verify_run
 from flows.runs.without_prefect import run_without_prefect
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.garbage_collection import note_user
 from ratchet.store.store import StageStore
 from ratchet.tracking.run_folder import RunFolder
 from tests.flows.test_language_flow import CHOSEN
@@ -248,3 +249,15 @@ def test_a_run_warns_once_if_its_states_do_not_fit(tmp_path, monkeypatch):
     (text,) = (text for text in events if "GB" in text)
     assert "10 states of about 6 GB need 60 GB, but 1 GB are free" in text
     assert "settings.state_retention=checkpoints" in text
+
+
+@slow
+def test_states_stay_if_runs_are_out_of_sight(tmp_path, caplog):
+    store = StageStore(settings_in(tmp_path).store_url)
+    (tmp_path / "gone").mkdir()
+    note_user(store, tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    run = run_without_prefect(params(), settings_in(tmp_path), name="a")
+    assert removed(run) == []
+    (text,) = (text for text in caplog.messages if "No state is removed" in text)
+    assert f"{tmp_path / 'gone'}" in text

@@ -67,6 +67,7 @@ def test_a_stage_without_a_removed_file_stays_finished(either: StageStore, stage
     text = made.to_bytes()
     assert b"removed" not in text
     assert remove_files(store, stage.key, [NAME])
+    assert not list(store.backend.folder.root.rglob("agent.bin")), "neither is a copy"
     assert remove_files(store, stage.key, [NAME]), "it may be repeated"
     found = store.find(stage.key)
     assert found is not None
