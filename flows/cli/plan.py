@@ -43,6 +43,7 @@ def plan(
     from flows.planning.plan import plan as plan_stages
     from flows.runs.changed_defaults import stages_with_old_defaults
     from flows.runs.preflight import check_devices, check_experiment
+    from flows.runs.removed_states import check_states
     from flows.runs.resolve import resolve_file
     from flows.runs.unseen_inputs import unseen_inputs
     from ratchet.language_models.ledger import Ledger
@@ -72,6 +73,7 @@ def plan(
         print_plain(_total_calls(total))
     for caution in find_config_warnings(experiment.arms, experiment.settings.base_dir):
         print_warning(caution)
+    check_states(experiment)
     check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget
     ledger = experiment.run_path / "ledger.jsonl"

@@ -9,7 +9,7 @@ import typer
 
 from flows.cli.run import NoProgress, Overrides, run_and_show, split_settings
 from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
-from flows.process.messages import print_plain, print_table, print_warning
+from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
     from flows.runs.verify import RemadeStage
@@ -27,14 +27,10 @@ def retest(
 ) -> None:
     """Test all saved states of a run again, without training."""
     from flows.runs.derived_runs import resolve_retest
-    from flows.runs.removed_states import describe_removed
-    from ratchet.store.store import StageStore
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
     changes, settings = split_settings(folder, overrides)
-    for text in describe_removed(StageStore(settings.store_url), folder.manifest.stages):
-        print_warning(f"Not tested: {text}")
     experiment = resolve_retest(folder.run_id, changes, settings)
     print_plain(f"Retest of {folder.run_id}")
     run_and_show(experiment, quiet=no_progress)

@@ -17,6 +17,7 @@ from flows.runs.references import References
 from ratchet.errors import CheckPointNotFoundError, DataError, ParameterError, RunStateError
 from ratchet.store.garbage_collection import store_users
 from ratchet.store.removed_files import files_put_back, remove_files
+from ratchet.tracking.run_folder import find_run
 from ratchet.tracking.stage_kinds import TRAIN
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.families import open_session, stage_functions
@@ -158,6 +159,18 @@ def describe_removed(store: StageStore, records: Sequence[StageRecord]) -> list[
                 f"{len(removed)} states were removed. Among them is {_describe(chain, arm)}"
             )
     return lines
+
+
+def untested_states(experiment: ResolvedExperiment) -> list[str]:
+    """Describe the removed states of the runs that an experiment tests again."""
+    texts = []
+    for keys in experiment.keys:
+        run_id = keys.hyper_params.base_run.run_id
+        if keys.only_tests and run_id is not None:
+            tested = find_run(experiment.settings.runs, run_id).manifest.stages
+            records = [record for record in tested if record.arm == keys.arm]
+            texts += [f"Not tested: {t}" for t in describe_removed(experiment.store, records)]
+    return texts
 
 
 def _states(store: StageStore, records: Iterable[StageRecord], arm: str) -> dict[int, Manifest]:

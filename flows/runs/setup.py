@@ -13,7 +13,7 @@ from flows.process.tracking_uri import choose_mirrors, export_mlflow_credentials
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
 from flows.runs.recorder import RunRecorder, RunUsage, spent_by_run
-from flows.runs.removed_states import StateRetention
+from flows.runs.removed_states import StateRetention, untested_states
 from flows.runs.result import ExperimentResult
 from ratchet.experiment_files.loading import refuse_unread_budget
 from ratchet.language_models.ledger import Ledger
@@ -120,6 +120,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
         disk = estimate_disk(experiment)
         recorder.note(WARNING, [] if disk is None else disk.warnings)
+        recorder.note(WARNING, untested_states(experiment))
     recorder.on_metrics = reports
     recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished
     store.on_damage = recorder.damaged
