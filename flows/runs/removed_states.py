@@ -1,7 +1,7 @@
 """States of language models whose tensors were removed: which may go, who needs them, restoring.
 
-Only states of models that are trained here are removed: no service is paid to compute one again,
-since rollouts stay stored. Their stages stay finished.
+Only states of models that are trained here are removed: no service is paid to compute one again.
+Their stages stay finished.
 """
 
 from __future__ import annotations
