@@ -92,7 +92,7 @@ def restore(
     ],
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
-    """Compute a state again that was removed to free space, with the same bytes."""
+    """Compute a state that was removed to free space again."""
     from flows.process.environment import prepare_environment
     from flows.process.progress import shown_progress
     from flows.runs.removed_states import restore_state
