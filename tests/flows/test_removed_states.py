@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -194,6 +196,11 @@ def test_a_damaged_last_state_is_computed_from_the_one_before(run, tmp_path):
     missing = f"stored state after 3 takes 1 iterations: `ratchet restore {run.run_id} 4`"
     with pytest.raises(CheckPointNotFoundError, match=f"train main 4-5 reads .* {missing}"):
         run_without_prefect(params(), settings_in(tmp_path), name="a")
+    file = tmp_path / "a.yaml"
+    file.write_text(json.dumps({**params(), "settings": settings_in(tmp_path).to_dict()}))
+    planned = CliRunner().invoke(app, ["plan", str(file)])
+    assert planned.exit_code == 2
+    assert re.search(missing, planned.output)
     restored(run, 4)
     assert run_without_prefect(params(), settings_in(tmp_path), name="a").computed == 2
 
