@@ -31,6 +31,8 @@ def export(
     done = export_run(run, path, runs)
     size = write_size(done.size)
     print_plain(f"{done.path}: run {done.run_id}, {done.num_stages} stages, {size}.")
+    for text in done.removed:
+        print_warning(f"Not in the file: {text}")
     print_plain(f"On the other machine: ratchet import {done.path.name}")
 
 

@@ -210,6 +210,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
     "Keep": {
         "verify": verification.verify,
+        "restore": verification.restore,
         "export": archive.export,
         "import": archive.import_,
         "sync": runs.sync,

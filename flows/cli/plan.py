@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.cli.garbage_collection import write_size
 from flows.cli.run import ExperimentPath, Overrides
 from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
+    from flows.planning.disk import DiskEstimate
     from flows.planning.plan import PlannedStage
     from ratchet.language_models.estimates import StageEstimate
 
@@ -32,13 +34,16 @@ def plan(
     For chat models, also print the maximum calls, tokens and cost: every episode reaches its last
     round, every message its length limit. The plan fails if this exceeds the budget left by earlier
     bills, and notes if retries of invalid replies could. For token-level language models, also
-    print an upper bound on sampled tokens. Problems that would prevent the run on this machine are
-    errors, suspicious parameters are warnings.
+    print an upper bound on sampled tokens, and the disk space of states, as far as their size is
+    known from the model's files or from stored states. Problems that would prevent the run on this
+    machine are errors, suspicious parameters are warnings.
     """
+    from flows.planning.disk import estimate_disk
     from flows.planning.plan import check_plan, describe_rounds, remaining
     from flows.planning.plan import plan as plan_stages
     from flows.runs.changed_defaults import stages_with_old_defaults
     from flows.runs.preflight import check_devices, check_experiment
+    from flows.runs.removed_states import check_states
     from flows.runs.resolve import resolve_file
     from flows.runs.unseen_inputs import unseen_inputs
     from ratchet.language_models.ledger import Ledger
@@ -52,6 +57,9 @@ def plan(
     records = [asdict(stage) for stage in stages]
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
+    disk = estimate_disk(experiment)
+    if disk is not None:
+        _show_disk(disk)
     for stored in stages_with_old_defaults(experiment, experiment.named):
         print_warning(str(stored))
     for text in unseen_inputs(experiment, (stage.key for stage in stages if stage.hit)):
@@ -65,6 +73,7 @@ def plan(
         print_plain(_total_calls(total))
     for caution in find_config_warnings(experiment.arms, experiment.settings.base_dir):
         print_warning(caution)
+    check_states(experiment)
     check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget
     ledger = experiment.run_path / "ledger.jsonl"
@@ -72,6 +81,15 @@ def plan(
     risk = check_plan(stages, limit, billed)
     if risk:
         print_plain(risk)
+
+
+def _show_disk(disk: DiskEstimate) -> None:
+    columns = ("states", "size of each", "in total", "free", "location")
+    sizes = (write_size(size) for size in (disk.state_bytes, disk.required, disk.free))
+    rows = [(str(disk.num_states), *sizes, disk.location)]
+    print_table("Disk space for states to compute", columns, rows, [asdict(disk)])
+    for text in disk.warnings:
+        print_warning(text)
 
 
 def _table(

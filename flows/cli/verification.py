@@ -1,4 +1,4 @@
-"""``ratchet retest`` and ``verify``: test a run's states again, and check its integrity."""
+"""``ratchet retest``, ``verify`` and ``restore``: test and check a run's states, or compute one."""
 
 from __future__ import annotations
 
@@ -76,11 +76,37 @@ def verify(
         print_plain(f"`ratchet resume {verified.run_id}` recomputes them.")
     sound = len(verified.stages) - len(broken)
     print_plain(f"{sound} of {len(verified.stages)} stages are unchanged.")
+    for text in verified.removed:
+        print_plain(text)
     if verified.remade is not None:
         _show(verified.remade)
     as_published = results is None or _show_published(folder, results)
     if not (verified.is_sound and as_published):
         raise typer.Exit(_EXIT_DIFFERENT)
+
+
+def restore(
+    run: RunName,
+    iteration: Annotated[
+        int, typer.Argument(metavar="K", help="Number of iterations that led to the state.")
+    ],
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Compute a state that was removed to free space again."""
+    from flows.process.environment import prepare_environment
+    from flows.process.progress import shown_progress
+    from flows.runs.removed_states import restore_state
+    from flows.runs.resolve import resolve_run
+
+    experiment = resolve_run(run, None, runs)
+    settings = experiment.settings
+    prepare_environment(settings.home, settings.num_threads)
+    with shown_progress(settings.progress):
+        arms = restore_state(experiment, iteration)
+    print_plain(
+        f"Restored the state after {iteration} iterations of {experiment.run_id},"
+        f" {'arm' if len(arms) == 1 else 'arms'} {', '.join(arms)}."
+    )
 
 
 def _show_published(folder: RunFolder, published: Published) -> bool:

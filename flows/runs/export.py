@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from flows.runs.references import run_keys, with_inputs
+from flows.runs.removed_states import describe_removed
 from ratchet.errors import DataError, RatchetError, RunStateError, StoreError
 from ratchet.parameters.reading.discovery import named_files
 from ratchet.parameters.settings import ExperimentSettings
@@ -112,12 +113,16 @@ def _shown(code: CodeState) -> str:
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """An exported run: its archive, the archive's size in bytes, and the number of stages."""
+    """An exported run: its archive, the archive's size in bytes, and the number of stages.
+
+    ``removed`` describes states that the archive lacks, since they were removed to free space.
+    """
 
     run_id: str
     path: Path
     size: int
     num_stages: int
+    removed: tuple[str, ...] = ()
 
 
 def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
@@ -161,7 +166,8 @@ def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
             f"export: {path} cannot be written ({error}). Name a file in an existing, writable"
             " folder with enough free space."
         ) from error
-    return ExportedRun(folder.run_id, path, path.stat().st_size, len(stages))
+    removed = tuple(describe_removed(store, manifest.stages))
+    return ExportedRun(folder.run_id, path, path.stat().st_size, len(stages), removed)
 
 
 def _stages(store: StageStore, folder: RunFolder) -> list[Manifest]:
@@ -181,8 +187,8 @@ def _stage_members(store: StageStore, stages: Iterable[Manifest]) -> Iterator[Me
     for manifest in stages:
         path = f"{STAGES_FOLDER}/{manifest.key}"
         yield Member(f"{path}/{MANIFEST_NAME}", manifest.to_bytes())
-        folder = store.open(manifest.key)
-        for name in sorted(manifest.files):
+        folder = store.open(manifest.key, partial=True)
+        for name in sorted(manifest.stored_files):
             yield Member(f"{path}/{name}", folder / name, manifest.files[name])
 
 

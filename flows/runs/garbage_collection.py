@@ -114,7 +114,7 @@ class GarbageCollector:
                 f"gc: no runs folder is registered in {store.location}. Name all that use it with"
                 " --runs-dir."
             )
-        _check_accessible(registered)
+        check_accessible(registered)
         self.folders = sorted(
             {path.resolve() for path in [*runs, *(Path(u.runs) for u in registered)]}
         )
@@ -241,7 +241,8 @@ def _forward_jump(runs: Path) -> float:
     return max((start.forward_jump() for start in starts if start is not None), default=0.0)
 
 
-def _check_accessible(users: Sequence[StoreUser]) -> None:
+def check_accessible(users: Sequence[StoreUser]) -> None:
+    """Raise RunStateError if a runs folder that uses a store can't be read here."""
     missing = [user for user in users if not user.is_local]
     if any(user.runs == EARLIER for user in missing):
         raise RunStateError(

@@ -127,7 +127,7 @@ def _read(archive: Archive, path: Path) -> _Content:
     stages = [_read_stage(archive, key, digest, path) for key, digest in index.stages.items()]
     expected = dict(index.files)
     for stage in stages:
-        for name, entry in stage.files.items():
+        for name, entry in stage.stored_files.items():
             expected[f"{STAGES_FOLDER}/{stage.key}/{name}"] = entry
     manifests = {f"{STAGES_FOLDER}/{stage.key}/{MANIFEST_NAME}" for stage in stages}
     extra = archive.sizes.keys() - expected.keys() - manifests - {INDEX_NAME}
@@ -200,7 +200,7 @@ def _put_stages(
                 if claim.existing.files != manifest.files:
                     other.append(manifest.key)
                 continue
-            for name, entry in manifest.files.items():
+            for name, entry in manifest.stored_files.items():
                 source = f"{STAGES_FOLDER}/{manifest.key}/{name}"
                 archive.extract(source, entry, claim.workdir / name)
             claim.adopt(manifest)

@@ -149,7 +149,9 @@ def _pin_states(store: StageStore, keys: AnyKeys, settings: ExperimentSettings) 
     available = {
         (record.stage, record.iteration): record.key
         for record in base.manifest.stages
-        if record.arm == keys.arm and store.peek(record.key) is not None
+        if record.arm == keys.arm
+        and (stored := store.peek(record.key)) is not None
+        and not stored.removed
     }
     for name, iteration in keys.needed_states:
         if (name, iteration) not in available:

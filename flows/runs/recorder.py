@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.metrics import MetricPoint
     from ratchet.tracking.observers import RunObserver
     from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.calls import StageOutcome
+    from tasks.stages.calls import StageCall, StageOutcome
     from tasks.stages.families import AnyKeys
 
 
@@ -89,7 +89,7 @@ class RunRecorder:
         if folder.manifest.stages and check_metrics(folder, store):
             note_rebuilt(folder, ["metrics.jsonl"])
         params_by_arm = {keys.arm: keys.hyper_params for keys in arms}
-        self._note(CONFIG_WARNING, find_config_warnings(params_by_arm, arms[0].base_path))
+        self.note(CONFIG_WARNING, find_config_warnings(params_by_arm, arms[0].base_path))
         self._recorded = {record.place: record for record in folder.manifest.stages}
         self._kinds = [kind for keys in arms for kind in keys.kinds.values()]
         self._read: dict[str, set[str]] = {}
@@ -99,6 +99,7 @@ class RunRecorder:
         self._observer = observer
         self._unseen = UnseenInputs(store, arms)
         self.on_metrics: Callable[[Sequence[MetricPoint]], None] | None = None
+        self.on_stage: Callable[[StageCall], None] | None = None
         for keys in arms:
             for name, file in keys.played_files.items():
                 add_artifact(folder.path, f"{keys.arm}-{Path(name).stem}", "files", file)
@@ -144,7 +145,7 @@ class RunRecorder:
         changes |= self._new_parameters(call.arm, manifest.parameters)
         points = self._record_metrics(record, manifest)
         unseen = self._unseen.of_stage(manifest, is_reused=outcome.hit)
-        self._note(WARNING, [*about_training(points), *unseen])
+        self.note(WARNING, [*about_training(points), *unseen])
         usage = self._usage.add(outcome)
         written = self._derived.write(record, manifest)
         if recorded is None or recorded.key != record.key or not outcome.hit:
@@ -159,6 +160,8 @@ class RunRecorder:
             self._mirror.nudge()
         if self.on_metrics is not None:
             self.on_metrics(points)
+        if self.on_stage is not None:
+            self.on_stage(call)
 
     def _emit_event(self, outcome: StageOutcome, usage: UsageMeter | None) -> None:
         """Emit the event of a finished stage, with usage and iterations of this run only."""
@@ -239,12 +242,12 @@ class RunRecorder:
 
     def close(self) -> None:
         """Write the final usage and warnings; wait for the background mirroring."""
-        self._note(WARNING, [*run_warnings(self.folder), *self._unseen.summary()])
+        self.note(WARNING, [*run_warnings(self.folder), *self._unseen.summary()])
         self._usage.close()
         if self._mirror is not None:
             self._mirror.close()
 
-    def _note(self, kind: str, texts: Iterable[str]) -> None:
+    def note(self, kind: str, texts: Iterable[str]) -> None:
         """Log texts and record them as events of a kind, once each."""
         noted = {each["message"] for each in self.folder.read_events() if each["kind"] == kind}
         for text in texts:

@@ -128,11 +128,17 @@ def with_inputs(store: StageStore, keys: Iterable[str]) -> set[str]:
 
 
 class References:
-    """Stages that the runs of some folders need; unchanged runs are not read again."""
+    """Stages that the runs of some folders need; unchanged runs are not read again.
 
-    def __init__(self, store: StageStore, folders: Iterable[Path]) -> None:
+    ``except_run`` is the folder of a run that does not count.
+    """
+
+    def __init__(
+        self, store: StageStore, folders: Iterable[Path], *, except_run: Path | None = None
+    ) -> None:
         self._store = store
         self._folders = sorted({folder.resolve() for folder in folders})
+        self._except_run = None if except_run is None else except_run.resolve()
         self._read: dict[Path, tuple[object, set[str]]] = {}
         self._needed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
@@ -146,7 +152,7 @@ class References:
 
         Raises DataError if a run, or a runs folder, cannot be read.
         """
-        runs = {run for folder in self._folders for run in _runs_in(folder)}
+        runs = {run for folder in self._folders for run in _runs_in(folder)} - {self._except_run}
         self._read = {run: cached for run, cached in self._read.items() if run in runs}
         for run in sorted(runs):
             stamp = _stamp(run / _MANIFEST), _stamp(run / FORK_FILE)

@@ -19,6 +19,7 @@ from flows.process.environment import (
 )
 from flows.process.progress import ProgressStyle, shown_progress
 from flows.runs.preflight import check_experiment
+from flows.runs.removed_states import check_states
 from flows.runs.resolve import (
     RESOLVED_EXPERIMENT,
     ArmChanges,
@@ -106,6 +107,7 @@ def run_resolved(
         check_experiment(experiment)
         if not force:
             experiment.check_paid_stages()
+            check_states(experiment)
         return _run(experiment, force=force)
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.planning.disk import estimate_disk
 from flows.process.tracking_uri import choose_mirrors, export_mlflow_credentials
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
 from flows.runs.recorder import RunRecorder, RunUsage, spent_by_run
+from flows.runs.removed_states import StateRetention, untested_states
 from flows.runs.result import ExperimentResult
 from ratchet.experiment_files.loading import refuse_unread_budget
 from ratchet.language_models.ledger import Ledger
@@ -30,6 +32,7 @@ from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.observers import RunObserver
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
+from ratchet.tracking.run_warnings import WARNING
 from ratchet.tracking.stage_kinds import KINDS
 from ratchet.tracking.sweep_folder import STUDY_FILE
 from ratchet.tracking.system_metrics import SystemSampler
@@ -115,7 +118,11 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     usage = RunUsage(folder, store, ledger)
     with kept_log(folder.path, folder.run_id):  # it logs changed code and warnings
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
+        disk = estimate_disk(experiment)
+        recorder.note(WARNING, [] if disk is None else disk.warnings)
+        recorder.note(WARNING, untested_states(experiment))
     recorder.on_metrics = reports
+    recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished
     store.on_damage = recorder.damaged
     billing = RunBilling(ledger)
     sessions = [open_session(each, settings, store, billing) for each in keys]

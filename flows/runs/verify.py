@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.runs.removed_states import check_state, describe_removed
 from flows.runs.resolve import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
@@ -55,11 +56,15 @@ class RemadeStage:
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of verifying a run; ``remade`` is None if no stage was recomputed."""
+    """Result of verifying a run; ``remade`` is None if no stage was recomputed.
+
+    ``removed`` describes states that were removed to free space, which is no problem.
+    """
 
     run_id: str
     stages: tuple[CheckedStage, ...]
     remade: RemadeStage | None = None
+    removed: tuple[str, ...] = ()
 
     @property
     def is_sound(self) -> bool:
@@ -101,11 +106,12 @@ def verify_run(
     records = experiment.records
     stages = tuple(_check_files(experiment.store, records))
     is_damaged = any(checked.problems for checked in stages)
+    removed = tuple(describe_removed(experiment.store, records))
     if not remake or is_damaged:
-        return Verification(experiment.run_id, stages)
+        return Verification(experiment.run_id, stages, removed=removed)
     chosen = _choose(experiment, stage)
     remade = None if chosen is None else _remake(experiment, chosen)
-    return Verification(experiment.run_id, stages, remade)
+    return Verification(experiment.run_id, stages, remade, removed)
 
 
 def _check_files(store: StageStore, records: Iterable[StageRecord]) -> Iterable[CheckedStage]:
@@ -179,6 +185,7 @@ def _compute(
     positions = [(r.stage, r.iteration) for r in experiment.records if r.arm == keys.arm]
     call = recorded_calls(keys, positions)[record.stage, record.iteration]
     call = replace(call, start_iteration=record.start_iteration)
+    check_state(store, keys, call)
     with closing(open_session(keys, settings, store)) as session:
         try:
             return stage_functions(keys)[call.stage].work(call, folder, session)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flows.process.environment import prepare_environment
 from flows.process.progress import shown_progress
+from flows.runs.removed_states import check_states
 from flows.runs.resolve import ArmChanges, Parameters, resolve
 from flows.runs.result import ExperimentResult
 from flows.runs.run import count_remaining, run_anywhere
@@ -42,6 +43,7 @@ def run_without_prefect(
     prepare_environment(settings.home, settings.num_threads, make_folders=False)
     with shown_progress(settings.progress, partial(count_remaining, experiment)):
         experiment.check_paid_stages()
+        check_states(experiment)
         run = open_run(experiment, None)
         try:
             _run(run)

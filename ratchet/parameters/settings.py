@@ -95,6 +95,10 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
       never.
     - ``checkpoint_period``: number of iterations after which a state is stored, in addition to
       those after every ``iterations_per_task`` iterations and the last; null: no further states.
+    - ``state_retention``: which states of language models that are trained here stay on disk:
+      ``all``, or only those at ``checkpoints``, the multiples of ``checkpoint_period``, and the
+      last two. Of the others the tensors are deleted once a newer state is stored, unless another
+      run or arm uses them; ``ratchet restore`` computes one again.
     - ``requests_per_minute``: maximum rate of requests to a chat-model service.
     - ``tokens_per_minute``: maximum rate of tokens in requests to a chat-model service.
     - ``request_seconds``: time limit of a request to a chat-model service.
@@ -152,6 +156,7 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     num_rollout_samples: NonNegativeInt | None = None
     rollout_sample_period: PositiveInt | None = None
     checkpoint_period: PositiveInt | None = None
+    state_retention: Literal["all", "checkpoints"] = "all"
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None
     request_seconds: PositiveFloat = 600.0

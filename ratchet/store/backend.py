@@ -62,13 +62,15 @@ class Backend(ABC):
         None without a manifest, or if checking costs as much as reading.
         """
 
-    def has_copy(self, key: str) -> bool:
-        """Return whether the files can be used without access to the URL."""
-        return False
+    def copied_manifest(self, key: str) -> Manifest | None:
+        """Return the manifest if the files can be used without access to the URL."""
+        return None
 
     @abstractmethod
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:
         """Download missing files to the local folder, and check sizes and SHA-256.
+
+        Removed files are ignored.
 
         Parameters
         ----------
@@ -91,6 +93,18 @@ class Backend(ABC):
 
         False if another process has stored the stage first; that one stays.
         """
+
+    @abstractmethod
+    def replace_manifest(self, manifest: Manifest) -> bool:
+        """Replace the manifest of a finished stage atomically; False if the stage has gone."""
+
+    @abstractmethod
+    def delete_removed(self, manifest: Manifest) -> None:
+        """Delete the removed files, as far as they exist."""
+
+    @abstractmethod
+    def put_back(self, work: Path, manifest: Manifest) -> None:
+        """Move the removed files from a work folder into the stage."""
 
     @abstractmethod
     def quarantine(self, key: str) -> str | None:

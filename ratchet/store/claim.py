@@ -131,7 +131,7 @@ class Claim:
                 f" {self.key} was claimed and its manifest has {manifest.key}."
             )
         with store_errors(f"store stage {self.key}", self._backend.location):
-            if seal_files(work) != manifest.files:
+            if seal_files(work) != manifest.stored_files:
                 raise StoreError(f"stage {self.key}: its files don't match its manifest.")
             self.existing = self._publish(work, manifest)
         return self.existing

@@ -117,8 +117,9 @@ class LocalFolder(Backend):
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:
         """Check the files; those unchanged since the last check are not read again."""
         problems: list[str] = []
-        stamps: list[object] = [manifest.files]
-        for name, entry in manifest.files.items():
+        entries = manifest.stored_files
+        stamps: list[object] = [entries]
+        for name, entry in entries.items():
             stamp, problem = self._inspect(key, name, entry)
             problems += problem
             stamps.append(stamp)
@@ -127,7 +128,7 @@ class LocalFolder(Backend):
         current = tuple(stamps)
         if not fresh and self._checked.get(key) == current:
             return []
-        for name, entry in manifest.files.items():
+        for name, entry in entries.items():
             if hash_file(self.stage_path(key) / name) != entry.sha256:
                 problems.append(f"{name} does not have the SHA-256 of its manifest")
         if not problems:
@@ -154,10 +155,7 @@ class LocalFolder(Backend):
 
     def publish(self, work: Path, key: str, manifest: Manifest) -> bool:
         """Flush a work folder and rename it to the stage's folder."""
-        with open(work / MANIFEST_NAME, "xb") as file:
-            file.write(manifest.to_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+        _write_manifest(work, manifest)
         for folder, _, _ in os.walk(work, topdown=False):
             sync_folder(Path(folder))
         target = self.stage_path(key)
@@ -169,6 +167,32 @@ class LocalFolder(Backend):
             raise
         sync_folder(target.parent)
         return True
+
+    def replace_manifest(self, manifest: Manifest) -> bool:
+        """Write the manifest into a work folder and rename it over the current one."""
+        work, target = self.make_work(manifest.key), self.stage_path(manifest.key)
+        try:
+            _write_manifest(work, manifest)
+            os.rename(work / MANIFEST_NAME, target / MANIFEST_NAME)
+        except FileNotFoundError:
+            return False
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        sync_folder(target)
+        return True
+
+    def delete_removed(self, manifest: Manifest) -> None:
+        """Delete the removed files that exist."""
+        for name in manifest.removed:
+            (self.stage_path(manifest.key) / name).unlink(missing_ok=True)
+
+    def put_back(self, work: Path, manifest: Manifest) -> None:
+        """Rename the removed files from a work folder into the stage's folder."""
+        for name in manifest.removed:
+            target = self.stage_path(manifest.key) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(work / name, target)
+            sync_folder(target.parent)
 
     def quarantine(self, key: str) -> str | None:
         """Rename a stage's folder into ``damaged/``."""
@@ -313,6 +337,13 @@ def seal_files(work: Path) -> dict[str, FileEntry]:
                 size = os.fstat(file.fileno()).st_size
             entries[relative] = FileEntry(size=size, sha256=digest)
     return {name: entries[name] for name in sorted(entries)}
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    with open(folder / MANIFEST_NAME, "xb") as file:
+        file.write(manifest.to_bytes())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def hash_file(path: Path) -> str:

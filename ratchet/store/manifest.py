@@ -58,7 +58,8 @@ class IterationMetrics(_Frozen):
 class Manifest(_Frozen):
     """Description of a finished stage.
 
-    ``files`` maps paths within the stage's folder (with ``/``) to their entries. ``metrics`` are
+    ``files`` maps paths within the stage's folder (with ``/``) to their entries, including those of
+    ``removed`` files, which were deleted to free space and could be computed again. ``metrics`` are
     the points of the iterations after ``start_iteration`` up to ``iteration``. ``created`` is
     the time of the commit (ISO 8601, UTC), ``seconds`` the duration of the work, ``versions`` those
     of Ratchet and the libraries that computed the stage. They, ``run_id`` and ``parameters`` are
@@ -79,11 +80,17 @@ class Manifest(_Frozen):
     seconds: float = Field(ge=0)
     run_id: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
+    removed: tuple[RelativePath, ...] = ()
+
+    @property
+    def stored_files(self) -> dict[str, FileEntry]:
+        """The entries of the files that were not removed."""
+        return {name: entry for name, entry in self.files.items() if name not in self.removed}
 
     @property
     def size(self) -> int:
-        """Total bytes of all files."""
-        return sum(entry.size for entry in self.files.values())
+        """Total bytes of all stored files."""
+        return sum(entry.size for entry in self.stored_files.values())
 
     def computed_key(self) -> str:
         """Compute the key from the manifest's other fields; not ``key`` if one is wrong."""
@@ -93,6 +100,8 @@ class Manifest(_Frozen):
     def to_bytes(self) -> bytes:
         """Return the manifest as JSON text; its last field is the SHA-256 of the text before it."""
         content = json.loads(self.model_dump_json(by_alias=True))
+        if not self.removed:
+            del content["removed"]  # as in manifests of earlier versions
         text = json.dumps(content, indent=1, ensure_ascii=False).encode()
         return text.removesuffix(_END) + _checksum(text)
 

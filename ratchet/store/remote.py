@@ -173,10 +173,11 @@ class RemoteFolder(Backend):
         """Return None: checking costs a request, as reading does."""
         return None
 
-    def has_copy(self, key: str) -> bool:
-        """Return whether a stage that this process has read or written has an intact copy."""
+    def copied_manifest(self, key: str) -> Manifest | None:
+        """Return the manifest of a stage that this process used, if its copy is intact."""
         manifest = self._seen.get(key)
-        return manifest is not None and self._is_copy_intact(key, manifest)
+        is_intact = manifest is not None and self._is_copy_intact(key, manifest)
+        return manifest if is_intact else None
 
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:
         """Check the copy; download it if it is missing or damaged."""
@@ -209,7 +210,7 @@ class RemoteFolder(Backend):
     def _download(self, key: str, manifest: Manifest) -> list[str]:
         work = self._copies.make_work(f"{key}-fetch")
         try:
-            for name, entry in manifest.files.items():
+            for name, entry in manifest.stored_files.items():
                 (work / name).parent.mkdir(parents=True, exist_ok=True)
                 if not any(
                     self._get(self._path("stages", key, path), work / name)
@@ -219,7 +220,7 @@ class RemoteFolder(Backend):
             entries = seal_files(work)
             problems = [
                 f"{name} does not have the size and SHA-256 of its manifest"
-                for name, entry in manifest.files.items()
+                for name, entry in manifest.stored_files.items()
                 if entries[name] != entry
             ]
             if not problems:
@@ -265,7 +266,7 @@ class RemoteFolder(Backend):
             return self._publish_unleased(work, key, manifest)
         while True:
             generation = lease.generation
-            self._upload(work, key, manifest)
+            self._upload(work, key, manifest.files)
             if lease.commit(manifest.to_bytes()):
                 if generation != 1:  # earlier holders may have uploaded files
                     self._remove_files(key, self.extra_files(key, manifest))
@@ -278,7 +279,7 @@ class RemoteFolder(Backend):
     def _publish_unleased(self, work: Path, key: str, manifest: Manifest) -> bool:
         if self.read_manifest(key) is not None:
             return False
-        self._upload(work, key, manifest)
+        self._upload(work, key, manifest.files)
         if self.read_manifest(key) is not None:  # another machine was first
             return False
         try:
@@ -287,8 +288,8 @@ class RemoteFolder(Backend):
             return False
         return True
 
-    def _upload(self, work: Path, key: str, manifest: Manifest) -> None:
-        for name, entry in manifest.files.items():
+    def _upload(self, work: Path, key: str, entries: Mapping[str, FileEntry]) -> None:
+        for name, entry in entries.items():
             path = self._path("stages", key, _paths(name, entry)[0])
             self._make_folder(posixpath.dirname(path))
             self._fs.put_file(str(work / name), path)
@@ -316,6 +317,27 @@ class RemoteFolder(Backend):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(self._path("stages", key, name))
+
+    def replace_manifest(self, manifest: Manifest) -> bool:
+        """Overwrite the manifest, by compare-and-swap if supported."""
+        path, text = self._manifest_path(manifest.key), manifest.to_bytes()
+        if self._objects is None:
+            self._fs.pipe_file(path, text)
+            return True
+        stored = self._objects.read(path)
+        if stored is None or LeaseRecord.from_bytes(stored.text) is not None:
+            return False
+        return self._objects.replace(path, text, stored.tag) is not None
+
+    def delete_removed(self, manifest: Manifest) -> None:
+        """Delete the removed files, and the copy."""
+        paths = [path for name in manifest.removed for path in _paths(name, manifest.files[name])]
+        self._remove_files(manifest.key, paths)
+        self._drop_copy(manifest.key)
+
+    def put_back(self, work: Path, manifest: Manifest) -> None:
+        """Upload the removed files."""
+        self._upload(work, manifest.key, {name: manifest.files[name] for name in manifest.removed})
 
     def quarantine(self, key: str) -> str | None:
         """Move a stage's files into ``damaged/``, and drop the copy."""

@@ -191,21 +191,28 @@ class StageStore:
             finally:
                 lock.release()
 
-    def open(self, key: str) -> Path:
+    def open(self, key: str, *, partial: bool = False) -> Path:
         """Return the local folder with a finished stage's files, checked, for reading only.
 
         Raises
         ------
         StoreError
-            If the stage is missing or damaged.
+            If the stage is missing or damaged; unless ``partial``, also if files were removed.
         """
         check_key(key)
         with store_errors(f"read stage {key}", self.location):
-            has_copy = self._backend.has_copy(key)
-        if not has_copy and self._find(key) is None:
+            manifest = self._backend.copied_manifest(key)
+        manifest = manifest or self._find(key)
+        if manifest is None:
             raise StoreError(
                 f"stage {key} is not in {self.location} (or was damaged and is quarantined)."
                 " Run the same command again to recompute it."
+            )
+        if manifest.removed and not partial:
+            raise StoreError(
+                f"{manifest.stage} {manifest.iteration}: {', '.join(manifest.removed)} of stage"
+                f" {key} was removed to free space. Compute it again with"
+                f" `ratchet restore {manifest.run_id or 'RUN'} {manifest.iteration}`."
             )
         return self._backend.folder.stage_path(key)
 

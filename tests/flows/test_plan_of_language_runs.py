@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import string
+from types import SimpleNamespace
 
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.main import app
+from flows.planning import disk
+from flows.planning.disk import estimate_disk
 from flows.planning.estimates import TokenUpperBound
 from flows.planning.plan import plan_experiment
+from flows.runs.resolve import resolve
+from flows.runs.without_prefect import run_without_prefect
 from ratchet import ExperimentSettings
+from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from tests.trainers.language.test_language_trainer import build, parameters
 
 MOST = 32  # the model's context
+WEIGHTS = 107 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
+ADAPTED = 16 * 2 * (4 * (64 + 64) + 3 * (64 + 128))
 
 
 def planned(tmp_path, hyper_params, **settings):
@@ -77,3 +90,55 @@ def test_sampled_tokens_are_within_the_bound(tmp_path, mode):
     assert tokens.answers == len(played)
     assert sum(one.num_written for one in played) <= tokens.written
     assert sum(map(len, played)) <= tokens.together
+
+
+@pytest.fixture
+def model(tmp_path):
+    shape = SmallModelShape(context_length=MOST)
+    make_small_model(tmp_path / "model", alphabet=string.printable, shape=shape)
+    return parameters(agents={"_default": {"model": "model", "max_tokens": 5}})
+
+
+@pytest.mark.parametrize(
+    ("agent", "size"),
+    [
+        ({"precision": "float32"}, 12 * WEIGHTS),
+        pytest.param({"precision": "bfloat16"}, 14 * WEIGHTS, marks=pytest.mark.slow),
+        pytest.param(
+            {"precision": "bfloat16", "lora": {"rank": 16}}, 12 * ADAPTED, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_the_disk_space_of_states_is_estimated(tmp_path, model, agent, size):
+    params = model.replace({f"agents._default.{name}": each for name, each in agent.items()})
+    settings = ExperimentSettings(
+        **{name: str(tmp_path / name) for name in ("home", "runs")},
+        base_dir=str(tmp_path),
+        iterations_per_task=1,
+        tracking=False,
+    )
+    estimated = estimate_disk(resolve(params, settings))
+    assert (estimated.num_states, estimated.state_bytes, estimated.required) == (4, size, 4 * size)
+    fewer = settings.model_copy(update={"state_retention": "checkpoints"})
+    few = estimate_disk(resolve(params, fewer))
+    assert (few.num_states, few.required) == (2, 3 * size), "one more while it is written"
+    run_without_prefect(params.replace({"rl.num_iterations": 2}), settings)
+    known = estimate_disk(resolve(params, settings))
+    assert known.num_states == 2, "the others are stored"
+    assert known.state_bytes == pytest.approx(size, rel=0.1)
+    run_without_prefect(params, settings)
+    assert estimate_disk(resolve(params, settings)) is None
+
+
+def test_plan_shows_the_disk_space_and_warns(tmp_path, model, monkeypatch):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(model.to_saved_dict()))
+    arguments = ["plan", str(file), f"settings.home={tmp_path / 'home'}", "--json"]
+    shown = json.loads(CliRunner().invoke(app, arguments).stdout)
+    (table,) = (table for table in shown["tables"] if table["title"].startswith("Disk"))
+    (row,) = table["rows"]
+    assert row["required"] == row["num_states"] * row["state_bytes"] > 0
+    assert not any("settings.state_retention" in text for text in shown["warnings"])
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    shown = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert any("settings.state_retention" in text for text in shown["warnings"])

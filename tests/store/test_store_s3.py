@@ -16,6 +16,7 @@ from ratchet.errors import StoreError
 from ratchet.store.backend import store_errors
 from ratchet.store.garbage_collection import note_user
 from ratchet.store.objects import S3Objects, TaggedObject
+from ratchet.store.removed_files import files_put_back, remove_files
 from ratchet.store.store import StageStore
 from tests.s3_server import BUCKET, S3Server
 
@@ -150,6 +151,26 @@ def test_the_server_refuses_writes_with_an_old_tag(server: S3Server, url: str) -
     second = objects.replace(path, b"second", first)
     assert objects.replace(path, b"late", first) is None
     assert objects.read(path) == (b"second", second)
+
+
+def test_a_removed_file_leaves_the_bucket_and_returns(
+    server: S3Server, url: str, stage: Any, tmp_path: Path
+) -> None:
+    store, name = StageStore(url, copies=tmp_path / "one"), "weights/agent.bin"
+    made = stage.make(store)
+    content = (store.open(stage.key) / name).read_bytes()
+    assert remove_files(store, stage.key, [name])
+    other = StageStore(url, copies=tmp_path / "two")
+    removed = other.find(stage.key)
+    assert removed is not None
+    assert removed.removed == (name,)
+    assert other.read_file(removed, name) is None
+    assert other.verify(stage.key) == []
+    with files_put_back(other, removed) as folder:
+        (folder / "weights").mkdir()
+        (folder / name).write_bytes(content)
+    assert store.find(stage.key) == made
+    assert (store.open(stage.key) / name).read_bytes() == content
 
 
 def test_a_late_upload_overwrites_nothing(

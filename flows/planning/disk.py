@@ -1,0 +1,127 @@
+"""Estimate of the disk space that a run's states need, before any stage runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.runs.removed_states import removable_states
+from ratchet.errors import DataError
+from ratchet.language_models.local.model_locations import find_model
+from ratchet.protocols.registry import playing_agents
+from ratchet.scenarios.language_task.parameters import SMALL, LanguageAgentParameters
+from tasks.language.keys import LanguageArmKeys
+from tasks.stages.sequence import StoredStageLayout, flatten_steps
+from tasks.stages.trained_keys import TrainedKeys
+
+if TYPE_CHECKING:
+    from flows.runs.resolve import ResolvedExperiment
+    from tasks.stages.families import AnyKeys
+
+_FLOAT32, _BFLOAT16 = 4, 2
+_MOMENTS = 2 * _FLOAT32
+_GB = 1e9
+_NOT_ADAPTED = ("embed_tokens", "lm_head")
+
+
+@dataclass(frozen=True)
+class DiskEstimate:
+    """Disk space for the states that a run has yet to compute.
+
+    Attributes
+    ----------
+    num_states
+        The number of these states that stay on disk.
+    state_bytes
+        The size of the largest.
+    required
+        Bytes of those that stay, and of one that is removed only after its successor is stored.
+    free
+        Free bytes at ``location``.
+    """
+
+    num_states: int
+    state_bytes: int
+    required: int
+    free: int
+    location: str
+
+    @property
+    def warnings(self) -> list[str]:
+        """A warning if the space is not free, with ways to need less."""
+        if self.required <= self.free:
+            return []
+        return [
+            f"{self.location}: {self.num_states} states of about {self.state_bytes / _GB:,.3g} GB"
+            f" need {self.required / _GB:,.3g} GB, but {self.free / _GB:,.3g} GB are free. Free"
+            " space, choose another location with settings.store, store fewer states with a larger"
+            " settings.iterations_per_task, or let those of language models go while the run"
+            " trains: settings.state_retention=checkpoints."
+        ]
+
+
+def estimate_disk(experiment: ResolvedExperiment) -> DiskEstimate | None:
+    """Estimate the space that missing states of local models need; None if no size is known."""
+    store, layout = experiment.store, StoredStageLayout(experiment.store, experiment.settings)
+    staying: dict[str, int] = {}
+    removed: dict[str, int] = {}
+    for keys in experiment.keys:
+        if not isinstance(keys, TrainedKeys) or keys.trainer_class.traits.is_remote:
+            continue
+        calls = flatten_steps(keys.stages(layout))
+        states = {call.iteration: call.key for call in calls if call.kind.state == "trained"}
+        stored = {key: store.peek(key, allow_stale=True) for key in states.values()}
+        sizes = [sum(e.size for e in each.files.values()) for each in stored.values() if each]
+        size = max(sizes) if sizes else _state_bytes(keys)
+        removable = {states[i] for i in removable_states(keys, states, experiment.settings)}
+        for key in (key for key in stored if size and stored[key] is None):
+            (removed if key in removable else staying)[key] = size
+    if not staying:
+        return None
+    root = store.backend.folder.root
+    existing = next(folder for folder in (root, *root.parents) if folder.is_dir())
+    return DiskEstimate(
+        num_states=len(staying),
+        state_bytes=max(staying.values()),
+        required=sum(staying.values()) + max(removed.values(), default=0),
+        free=shutil.disk_usage(existing).free,
+        location=str(root),
+    )
+
+
+def _state_bytes(keys: AnyKeys) -> int:
+    """Return the bytes of a language model's weights, moments and masters; 0 if unknown."""
+    if not isinstance(keys, LanguageArmKeys):
+        return 0
+    (agent,) = playing_agents(keys.hyper_params, keys.base_path).values()
+    assert isinstance(agent, LanguageAgentParameters)  # of the family
+    if agent.model == SMALL:  # a new model of unknown vocabulary
+        return 0
+    try:
+        count = _count_trained(find_model(agent.model, keys.base_path or Path()), agent)
+    except DataError:  # reported by the run
+        return 0
+    is_rounded = agent.precision == "bfloat16" and agent.lora.rank is None
+    return count * (_MOMENTS + _FLOAT32 + (_BFLOAT16 if is_rounded else 0))
+
+
+def _count_trained(model: Path, agent: LanguageAgentParameters) -> int:
+    """Count the weights of a model's files, or of the adapter that is trained instead."""
+    shapes: dict[str, list[int]] = {}
+    for file in model.glob("*.safetensors"):
+        with file.open("rb") as opened:
+            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        shapes |= {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
+    rank, targets = agent.lora.rank, agent.lora.target_modules
+    if rank is None:
+        return sum(math.prod(shape) for shape in shapes.values())
+    matrices = [(name.split(".")[-2:][0], each) for name, each in shapes.items() if len(each) == 2]
+    return rank * sum(
+        sum(shape)
+        for layer, shape in matrices
+        if (layer in targets if targets else layer not in _NOT_ADAPTED)
+    )
