@@ -20,6 +20,7 @@ from ratchet.language_models.local.adapters import (
     peft_config,
     without_peft_warnings,
 )
+from ratchet.language_models.local.memory import CACHE_SHARE, device_memory
 from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.network import (
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from ratchet.language_models.local.slots import SlotCache
 
-_CACHE_SHARE = 12  # of a device's memory, what keys and values may take
 _SPARE = 8  # tokens that a row may generate after its end
 
 
@@ -193,15 +193,12 @@ class HuggingFaceLanguageModel(LanguageModel):
             return read_on(self._network, ids, cache), cache
 
     def rows_at_once(self, length: int, most: int) -> int:
-        """Return how many rows have room in a twelfth of the device's memory."""
-        if not self.uses_slots or self.device.type != "cuda":
+        """Return how many rows have room in the device's memory for keys and values."""
+        memory = device_memory(self) if self.uses_slots else None
+        if memory is None:
             return most
-        memory = torch.cuda.get_device_properties(self.device).total_memory
-        config = self._whole.config.get_text_config()
-        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        numbers = 2 * config.num_hidden_layers * heads * head * _slot_length(length)
-        return max(1, min(most, int(memory / _CACHE_SHARE / (numbers * self.dtype.itemsize))))
+        numbers = 2 * self.shape.layers * self.shape.key_width * _slot_length(length)
+        return max(1, min(most, int(memory / CACHE_SHARE / (numbers * self.dtype.itemsize))))
 
     def hold(self, cache: GenerationCache, rows: int, length: int) -> GenerationCache:
         """Copy the rows into a cache of fixed size, which is used again."""

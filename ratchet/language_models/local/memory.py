@@ -1,8 +1,9 @@
 """The number of tokens of a training step that fit into a device's memory at a time.
 
 A function of the models and the device's total memory only: equal devices train in equal parts.
-Counted are weights; gradients and two float32 moments of the trained ones, with float32 masters and
-their gradients if these are rounded; a chunk of logits; and the activations of each token.
+Counted are keys and values of generation; weights; gradients and two float32 moments of the trained
+ones, with float32 masters and their gradients if these are rounded; a chunk of logits; and the
+activations of each token.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from ratchet.models.layer_shape import FLOAT32_BYTES
 from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL
 
 _LOGIT_COPIES = 9  # float32: scaled, log-probabilities, probabilities, entropies, gradients
+CACHE_SHARE = 12
+"""The share of the memory for keys and values of generation is one part of so many."""
 _USABLE = 0.9  # the rest: the driver's context, fragments, one tensor's temporary copies
 _MARGIN = 1.5  # layers with more norms, or attention that is not fused, keep more
 
@@ -69,7 +72,11 @@ def fitting_tokens(
     stored //= processes
     if processes > 1:
         stored += sum(map(_weight_bytes, model.all_parameters()))
-    free = _USABLE * memory - stored - _LOGIT_COPIES * FLOAT32_BYTES * LOGITS_AT_ONCE
+    free = (
+        (_USABLE - 1 / CACHE_SHARE) * memory
+        - stored
+        - _LOGIT_COPIES * FLOAT32_BYTES * LOGITS_AT_ONCE
+    )
     # a layer's activations are computed again, and have gradients
     token = kept_bytes(model) + 2 * _layer_bytes(model)
     if model.keeps_logits:

@@ -70,7 +70,7 @@ def test_tokens_fill_what_weights_gradients_and_moments_leave(
     dtype, of_model, options, stored, token
 ):
     model = fake_model(dtype, **of_model)
-    total = round((9 * 4 * 2**26 + 2_000_000) / 0.9)
+    total = round((9 * 4 * 2**26 + 2_000_000) / (0.9 - 1 / 12))
     models = [model, fake_model(dtype, all_parameters=model.all_parameters)]  # shares weights
     for more in (0, 10_000 * dtype.itemsize // options.get("processes", 1)):
         tokens = fitting_tokens(total, model, model.parameters(), models, **options)
