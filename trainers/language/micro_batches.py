@@ -15,10 +15,11 @@ def split_rows(
     num_rows: int, share: RankShare, *, together: int = 1, max_rows: int | None = None
 ) -> list[tuple[Rows, bool]]:
     """Split rows in their order, ``max_rows`` (rounded up to blocks) at a time; by default all."""
-    most = together * share.most(-(-num_rows // together))
-    size = most if max_rows is None else together * -(-max_rows // together)
+    share_size = together * share.most(-(-num_rows // together))
+    size = share_size if max_rows is None else together * -(-max_rows // together)
     rows = range(num_rows)
-    shares = [rows[start : start + most] for start in range(0, most * share.world_size, most)]
+    starts = range(0, share_size * share.world_size, share_size)
+    shares = [rows[start : start + share_size] for start in starts]
     parts = [[each[start : start + size] for start in range(0, len(each), size)] for each in shares]
     return share.pad_parts(parts, rows[:together])
 
