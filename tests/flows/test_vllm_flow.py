@@ -12,32 +12,19 @@ import psutil
 import pytest
 
 from ratchet.language_models.engines import vllm_rollouts
+from tests.flows.test_language_flow import CHOSEN as SMALL
 
 PYTHON = Path(__file__).parents[2] / vllm_rollouts.DEFAULT_PYTHON
 CHOSEN = {
-    "scenario": "language_task",
-    "dataset": "reverse",
-    "trainer": "grpo",
+    **SMALL,
     "rl": {"num_iterations": 3},
-    "language_task": {
-        "num_train": 64,
-        "num_test": 8,
-        "reverse": {"length": 3, "num_symbols": 6},
-        "evaluator": "partial",
-    },
     "agents": {
         "_default": {
-            "max_tokens": 5,
+            **SMALL["agents"]["_default"],
             "small_model": {"layers": 1, "d_model": 64, "heads": 2, "context_length": 32},
-            "warm_up": {"num_steps": 10, "batch_size": 8},
         }
     },
-    "language": {
-        "tasks_per_step": 4,
-        "group_size": 4,
-        "optimizer": {"lr": 0.01},
-        "engine": {"name": "vllm", "enforce_eager": True},
-    },
+    "language": {**SMALL["language"], "engine": {"name": "vllm", "enforce_eager": True}},
 }
 
 pytestmark = [
