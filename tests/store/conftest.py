@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.plugins import load_class
 from ratchet.store.claim import Claim
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
@@ -95,3 +96,18 @@ def script() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[Callable[..., type]]:
+    """Write a plug-in file and load its class, as experiments do."""
+
+    def load(text: str, folder: str = "plugins", name: str = "mine") -> type:
+        path = tmp_path / folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return load_class(f"{path}:Mine")
+
+    yield load
+    for name in [n for n in sys.modules if n.startswith("ratchet_plugin_")]:
+        del sys.modules[name]

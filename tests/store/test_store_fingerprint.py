@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,6 @@ import ratchet.store.closure as closure
 from ratchet.algorithms.language.group_advantages import group_advantages
 from ratchet.errors import StageKeyError
 from ratchet.models.master_weights import MasterWeights
-from ratchet.plugins import load_class
 from ratchet.rollouts.batch import Batch
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint, find_definition
 from ratchet.store.sources import read_facts
@@ -338,102 +337,6 @@ def test_executed_code_counts(old: str, new: str) -> None:
     assert old in BASE
     changed = BASE.replace(old, new)
     assert read_facts(changed.encode()).digest != read_facts(BASE.encode()).digest
-
-
-@pytest.fixture
-def plugin(tmp_path: Path) -> Iterator[Callable[..., type]]:
-    """Write a plug-in file and load its class, as experiments do."""
-
-    def load(text: str, folder: str = "plugins", name: str = "mine") -> type:
-        path = tmp_path / folder / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        return load_class(f"{path}:Mine")
-
-    yield load
-    for name in [n for n in sys.modules if n.startswith("ratchet_plugin_")]:
-        del sys.modules[name]
-
-
-def test_a_plugin_counts_with_the_files_that_it_imports(
-    plugin: Callable[..., type], tmp_path: Path
-) -> None:
-    text = (
-        "import json\nfrom ratchet.errors import DataError\n"
-        "class Mine:\n    def f(self):\n        import beside\n"
-    )
-    (tmp_path / "plugins").mkdir()
-    beside = tmp_path / "plugins" / "beside.py"
-    beside.write_text("x = 1\n")
-    (tmp_path / "plugins" / "json.py").write_text("never imported: the name is the library's\n")
-    before = code_fingerprint(plugin(text))
-    assert set(before.modules) == {"mine", "beside"}
-    beside.write_text("x = 22\n")
-    assert code_fingerprint(plugin(text)).difference(before) == ["beside changed"]
-    changed = code_fingerprint(plugin(text + "    y = 1\n"))
-    assert changed.difference(before) == ["beside changed", "mine changed"]
-
-
-def test_the_location_of_a_plugin_does_not_count(plugin: Callable[..., type]) -> None:
-    text = "class Mine: ...\n"
-    assert code_fingerprint(plugin(text)) == code_fingerprint(plugin(text, folder="moved"))
-
-
-BY_DOTS = "from .beside import x\nclass Mine:\n    x = x\n"
-
-
-def test_relative_imports_of_a_plugin_count(plugin: Callable[..., type], tmp_path: Path) -> None:
-    plugin("class Mine: ...\n", name="unrelated")
-    beside = tmp_path / "plugins" / "beside.py"
-    beside.write_text("from . import json\nx = 1\n")
-    (tmp_path / "plugins" / "json.py").write_text("no_librarys = 1\n")
-    before = code_fingerprint(plugin(BY_DOTS))
-    assert set(before.modules) == {"beside", "json", "mine"}
-    beside.write_text("from . import json\nx = 22\n")
-    assert code_fingerprint(plugin(BY_DOTS)).difference(before) == ["beside changed"]
-
-
-def test_neighbours_of_one_name_in_two_folders_both_count(
-    plugin: Callable[..., type], tmp_path: Path
-) -> None:
-    for number, folder in enumerate(["plugins", "other"]):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "beside.py").write_text(f"x = {number}\n")
-    one, two = plugin(BY_DOTS), plugin(BY_DOTS, folder="other")
-    both = code_fingerprint(one, two)
-    assert set(both.modules) == {"beside", "beside#2", "mine", "mine#2"}
-    assert code_fingerprint(one) != code_fingerprint(two)
-
-
-def test_the_location_of_neighbours_does_not_count(
-    plugin: Callable[..., type], tmp_path: Path
-) -> None:
-    for folder in ("plugins", "moved"):
-        (tmp_path / folder / "parts").mkdir(parents=True)
-        (tmp_path / folder / "beside.py").write_text("from .parts.one import x\n")
-        (tmp_path / folder / "parts" / "one.py").write_text("x = 1\n")
-    found = code_fingerprint(plugin(BY_DOTS))
-    assert set(found.modules) == {"beside", "mine", "parts.one"}
-    assert found == code_fingerprint(plugin(BY_DOTS, folder="moved"))
-
-
-def test_a_file_imported_by_path_and_relatively_counts_once(plugin: Callable[..., type]) -> None:
-    beside = plugin("class Mine: ...\nx = 1\n", name="beside")
-    assert set(code_fingerprint(beside, plugin(BY_DOTS)).modules) == {"beside", "mine"}
-
-
-def test_two_plugins_of_one_name_both_count(plugin: Callable[..., type]) -> None:
-    one, two = plugin("class Mine: ...\n"), plugin("class Mine: x = 1\n", folder="other")
-    both = code_fingerprint(one, two)
-    assert set(both.modules) == {"mine", "mine#2"}
-    assert both == code_fingerprint(two, one)
-    assert both != code_fingerprint(one)
-
-
-def test_bases_count_wherever_they_were_found(plugin: Callable[..., type]) -> None:
-    base = plugin("class Mine: ...\n", name="base")
-    derived = type("Derived", (base, dict), {"__module__": plugin("class Mine: ...\n").__module__})
-    assert set(code_fingerprint(derived).modules) == {"base", "mine"}
 
 
 def test_the_imported_modules_of_an_installed_package_count(
