@@ -23,7 +23,6 @@ from flows.runs.pause_and_cancel import (
     handle_pause_and_cancel,
 )
 from flows.runs.prefect_artifacts import observed
-from flows.runs.removed_states import check_states
 from flows.runs.resolve import RESOLVED_EXPERIMENT, ResolvedExperiment, resolve_parameters
 from flows.runs.setup import ExperimentRun, open_run
 from ratchet.errors import RunPrunedError
@@ -91,8 +90,7 @@ async def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -
     """Run a resolved experiment inside the running flow; parameters as :func:`experiment`."""
     flow_run_id = flow_run.get_id()
     if not force and RESOLVED_EXPERIMENT.get() is not experiment:  # otherwise already checked
-        await asyncio.to_thread(experiment.check_paid_stages)
-        await asyncio.to_thread(check_states, experiment)
+        await asyncio.to_thread(experiment.check_stored_stages)
     with log_context(run=experiment.run_id), suppress(RunPrunedError):  # no failure
         run = await asyncio.to_thread(open_run, experiment, flow_run_id)
         async with observed(run), _saved_to_mirrors(run):

@@ -73,7 +73,7 @@ def plan(
         print_plain(_total_calls(total))
     for caution in find_config_warnings(experiment.arms, experiment.settings.base_dir):
         print_warning(caution)
-    check_states(experiment)
+    check_states(experiment.store, experiment.settings, experiment.keys)
     check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget
     ledger = experiment.run_path / "ledger.jsonl"

@@ -1,4 +1,4 @@
-"""States of language models whose tensors were removed: which may go, who needs them, restoring.
+"""States of language models whose tensors were removed: which may go, and who needs them.
 
 Only states of models that are trained here are removed: no service is paid to compute one again.
 Their stages stay finished.
@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.runs.garbage_collection import check_accessible
 from flows.runs.references import References
-from ratchet.errors import CheckPointNotFoundError, DataError, ParameterError, RunStateError
+from ratchet.errors import CheckPointNotFoundError, DataError, RunStateError
 from ratchet.store.garbage_collection import store_users
-from ratchet.store.removed_files import files_put_back, remove_files
+from ratchet.store.removed_files import remove_files
 from ratchet.tracking.run_folder import find_run
 from ratchet.tracking.stage_kinds import TRAIN
 from tasks.language.keys import LanguageArmKeys
-from tasks.stages.families import open_session, stage_functions
 from tasks.stages.files import STATE_FOLDER
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 
 if TYPE_CHECKING:
-    from flows.runs.resolve import ResolvedExperiment
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.manifest import Manifest
     from ratchet.store.store import StageStore
@@ -124,11 +121,10 @@ class StateRetention:
             self._finished.add(key)
 
 
-def check_states(experiment: ResolvedExperiment) -> None:
+def check_states(store: StageStore, settings: ExperimentSettings, arms: Iterable[AnyKeys]) -> None:
     """Raise CheckPointNotFoundError if missing stages of a run read removed states."""
-    store = experiment.store
-    layout = StoredStageLayout(store, experiment.settings)
-    for keys in experiment.keys:
+    layout = StoredStageLayout(store, settings)
+    for keys in arms:
         if isinstance(keys, LanguageArmKeys):
             for call in flatten_steps(keys.stages(layout)):
                 if store.peek(call.key, allow_stale=True) is None:
@@ -143,7 +139,7 @@ def check_state(store: StageStore, keys: AnyKeys, call: StageCall) -> None:
     key = keys.state_key(call.start_iteration) if is_train else call.inputs.get("state")
     state = store.peek(key, allow_stale=True) if isinstance(key, str) else None
     if state is not None and state.removed:
-        chain = _chain(lambda iteration: store.peek(keys.state_key(iteration)), state)
+        chain = removed_chain(lambda iteration: store.peek(keys.state_key(iteration)), state)
         raise CheckPointNotFoundError(f"{call.label} reads {_describe(chain, keys.arm)}")
 
 
@@ -151,29 +147,31 @@ def describe_removed(store: StageStore, records: Sequence[StageRecord]) -> list[
     """Describe the removed states among a run's stages, a line for each arm that has some."""
     lines = []
     for arm in dict.fromkeys(record.arm for record in records):
-        states = _states(store, records, arm)
+        states = states_of(store, records, arm)
         removed = [iteration for iteration in sorted(states) if states[iteration].removed]
         if removed:
-            chain = _chain(states.get, states[removed[-1]])
+            chain = removed_chain(states.get, states[removed[-1]])
             lines.append(
                 f"{len(removed)} states were removed. Among them is {_describe(chain, arm)}"
             )
     return lines
 
 
-def untested_states(experiment: ResolvedExperiment) -> list[str]:
+def untested_states(
+    store: StageStore, settings: ExperimentSettings, arms: Iterable[AnyKeys]
+) -> list[str]:
     """Describe the removed states of the runs that an experiment tests again."""
     texts = []
-    for keys in experiment.keys:
+    for keys in arms:
         run_id = keys.hyper_params.base_run.run_id
         if keys.only_tests and run_id is not None:
-            tested = find_run(experiment.settings.runs, run_id).manifest.stages
+            tested = find_run(settings.runs, run_id).manifest.stages
             records = [record for record in tested if record.arm == keys.arm]
-            texts += [f"Not tested: {t}" for t in describe_removed(experiment.store, records)]
+            texts += [f"Not tested: {t}" for t in describe_removed(store, records)]
     return texts
 
 
-def _states(store: StageStore, records: Iterable[StageRecord], arm: str) -> dict[int, Manifest]:
+def states_of(store: StageStore, records: Iterable[StageRecord], arm: str) -> dict[int, Manifest]:
     """Return the stages of an arm with the states after training, by iteration."""
     return {
         record.iteration: manifest
@@ -194,47 +192,10 @@ def _describe(chain: Sequence[Manifest], arm: str) -> str:
     )
 
 
-def _chain(state_after: Callable[[int], Manifest | None], last: Manifest) -> list[Manifest]:
+def removed_chain(state_after: Callable[[int], Manifest | None], last: Manifest) -> list[Manifest]:
     """Return the removed states from the nearest stored one on, up to a removed one, in order."""
     chain, before = [last], state_after(last.start_iteration)
     while before is not None and before.removed:
         chain.append(before)
         before = state_after(before.start_iteration)
     return chain[::-1]
-
-
-def restore_state(experiment: ResolvedExperiment, iteration: int) -> list[str]:
-    """Compute the removed states of a run after an iteration again; return the arms' names.
-
-    Each arm's stages from the nearest stored state on are computed again, and their tensors are
-    stored if they have the same bytes as those removed; only the last ones stay.
-
-    Raises
-    ------
-    ParameterError
-        If no arm has removed the state after this many iterations.
-    StoreError
-        If a state has other bytes than the removed one.
-    """
-    store, restored = experiment.store, []
-    for keys in experiment.keys:
-        states = _states(store, experiment.records, keys.arm)
-        state = states.get(iteration)
-        if not isinstance(keys, LanguageArmKeys) or state is None or not state.removed:
-            continue
-        chain = _chain(states.get, state)
-        work = stage_functions(keys)[TRAIN.name].work
-        with closing(open_session(keys, experiment.settings, store)) as session:
-            for index, manifest in enumerate(chain):
-                call = keys.train(manifest.start_iteration, manifest.iteration)
-                with files_put_back(store, manifest) as folder:
-                    work(call, folder, session)
-                if index:
-                    remove_files(store, chain[index - 1].key, chain[index - 1].removed)
-        restored.append(keys.arm)
-    if not restored:
-        raise ParameterError(
-            f"restore: got {iteration}, but run {experiment.run_id} has removed no state after"
-            f" {iteration} iterations; nothing to do."
-        )
-    return restored

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from flows.runs.changed_defaults import NamedValues, stages_with_old_defaults
 from flows.runs.pinned_stages import ChangedStage, arm_keys, paid_again, pin_changed_stages
 from flows.runs.references import Fork
+from flows.runs.removed_states import check_states
 from ratchet.errors import (
     ChangedCodeError,
     ChangedDefaultError,
@@ -39,6 +40,7 @@ from ratchet.store.stage_index import StageIndex
 from ratchet.store.store import StageStore
 from ratchet.tracking.manifest import MAIN_ARM, StageRecord
 from ratchet.tracking.run_folder import RunFolder, find_run
+from tasks.language.keys import LanguageArmKeys
 from tasks.text.keys import TextArmKeys
 from trainers.registry import TRAINERS
 
@@ -115,12 +117,15 @@ class ResolvedExperiment:
                 pin_changed_stages(self.store, keys, self.settings, self.index)
         return arms
 
-    def check_paid_stages(self) -> None:
+    def check_stored_stages(self) -> None:
         """Refuse to recompute stages that cost money only because code or a default changed.
 
-        Raises ChangedDefaultError unless ``settings.paid_code_changes`` is ``recompute``, and
-        ChangedCodeError unless it is set.
+        Or to compute stages from states that were removed. Raises ChangedDefaultError unless
+        ``settings.paid_code_changes`` is ``recompute``, ChangedCodeError unless it is set, and
+        CheckPointNotFoundError.
         """
+        if any(isinstance(keys, LanguageArmKeys) for keys in self.keys):
+            check_states(self.store, self.settings, self.keys)
         if self.settings.paid_code_changes == "recompute":
             return
         arms = [keys for keys in self.keys if isinstance(keys, TextArmKeys)]

@@ -19,7 +19,6 @@ from flows.process.environment import (
 )
 from flows.process.progress import ProgressStyle, shown_progress
 from flows.runs.preflight import check_experiment
-from flows.runs.removed_states import check_states
 from flows.runs.resolve import (
     RESOLVED_EXPERIMENT,
     ArmChanges,
@@ -106,8 +105,7 @@ def run_resolved(
         prepare_process(experiment.settings)  # the server starts while keys are computed
         check_experiment(experiment)
         if not force:
-            experiment.check_paid_stages()
-            check_states(experiment)
+            experiment.check_stored_stages()
         return _run(experiment, force=force)
 
 

@@ -36,6 +36,7 @@ from ratchet.tracking.run_warnings import WARNING
 from ratchet.tracking.stage_kinds import KINDS
 from ratchet.tracking.sweep_folder import STUDY_FILE
 from ratchet.tracking.system_metrics import SystemSampler
+from tasks.language.keys import LanguageArmKeys
 from tasks.stages.families import AnySession, open_session
 from tasks.stages.session import RunBilling
 
@@ -118,11 +119,12 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     usage = RunUsage(folder, store, ledger)
     with kept_log(folder.path, folder.run_id):  # it logs changed code and warnings
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
-        disk = estimate_disk(experiment)
-        recorder.note(WARNING, [] if disk is None else disk.warnings)
-        recorder.note(WARNING, untested_states(experiment))
+        if any(isinstance(each, LanguageArmKeys) for each in keys):  # their states are large
+            disk = estimate_disk(experiment)
+            recorder.note(WARNING, [] if disk is None else disk.warnings)
+            recorder.note(WARNING, untested_states(store, settings, keys))
+            recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished
     recorder.on_metrics = reports
-    recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished
     store.on_damage = recorder.damaged
     billing = RunBilling(ledger)
     sessions = [open_session(each, settings, store, billing) for each in keys]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from flows.process.environment import prepare_environment
 from flows.process.progress import shown_progress
-from flows.runs.removed_states import check_states
 from flows.runs.resolve import ArmChanges, Parameters, resolve
 from flows.runs.result import ExperimentResult
 from flows.runs.run import count_remaining, run_anywhere
@@ -42,8 +41,7 @@ def run_without_prefect(
     settings = experiment.settings
     prepare_environment(settings.home, settings.num_threads, make_folders=False)
     with shown_progress(settings.progress, partial(count_remaining, experiment)):
-        experiment.check_paid_stages()
-        check_states(experiment)
+        experiment.check_stored_stages()
         run = open_run(experiment, None)
         try:
             _run(run)

@@ -95,7 +95,7 @@ def states(found: ResolvedExperiment) -> dict[str, str]:
 def test_a_run_stops_before_paying_again_and_reports_modules_and_costs(tmp_path):
     store_first_stages(experiment(tmp_path), MODULE)
     with pytest.raises(ChangedCodeError) as caught:
-        experiment(tmp_path).check_paid_stages()
+        experiment(tmp_path).check_stored_stages()
     text = str(caught.value)
     assert text.startswith("1 stages that cost money (sample_rollouts) are stored")
     assert f"{MODULE} changed" in text
@@ -109,7 +109,7 @@ def test_a_run_stops_before_paying_again_and_reports_modules_and_costs(tmp_path)
 def test_kept_stages_are_cache_hits_with_all_their_inputs(tmp_path):
     store_first_stages(experiment(tmp_path), MODULE)
     keeping = experiment(tmp_path, "keep")
-    keeping.check_paid_stages()
+    keeping.check_stored_stages()
     kept = "kept from an earlier run"
     assert states(keeping) == {
         "build_scenario": "stored",
@@ -121,17 +121,17 @@ def test_kept_stages_are_cache_hits_with_all_their_inputs(tmp_path):
 def test_stages_are_recomputed_on_request(tmp_path):
     store_first_stages(experiment(tmp_path), MODULE)
     again = experiment(tmp_path, "recompute")
-    again.check_paid_stages()
+    again.check_stored_stages()
     assert states(again) == {"build_scenario": "stored"}
 
 
 def test_free_and_unchanged_stages_do_not_stop_a_run(tmp_path):
-    experiment(tmp_path).check_paid_stages()
+    experiment(tmp_path).check_stored_stages()
     store_first_stages(experiment(tmp_path))
-    experiment(tmp_path).check_paid_stages()
+    experiment(tmp_path).check_stored_stages()
     free = experiment(tmp_path / "free", use_dummy_api=True)
     store_first_stages(free, MODULE)
-    experiment(tmp_path / "free", use_dummy_api=True).check_paid_stages()
+    experiment(tmp_path / "free", use_dummy_api=True).check_stored_stages()
 
 
 def test_unknown_costs_of_a_custom_trainer_stop_a_run_only_before_stages_that_call_models(tmp_path):
@@ -140,10 +140,10 @@ def test_unknown_costs_of_a_custom_trainer_stop_a_run_only_before_stages_that_ca
         folder = str(Path(__file__).parent)
         return resolve(CUSTOM, ExperimentSettings(**settings, base_dir=folder))
 
-    custom().check_paid_stages()
+    custom().check_stored_stages()
     store_first_stages(custom(), TEXT_TASKS)
     with pytest.raises(ChangedCodeError) as caught:
-        custom().check_paid_stages()
+        custom().check_stored_stages()
     assert "1 stages that cost money (sample_rollouts)" in str(caught.value)
     assert "without a price" in str(caught.value)
 
@@ -161,33 +161,33 @@ def test_a_run_stops_before_paying_for_a_changed_default(tmp_path):
     with_old_default(tmp_path)
     for policy in ("stop", "keep"):
         with pytest.raises(ChangedDefaultError) as caught:
-            experiment(tmp_path, policy).check_paid_stages()
+            experiment(tmp_path, policy).check_stored_stages()
         assert str(caught.value) == (
             f"the default of {PATH} changed from 20 to 3 in 0.1.0: set {PATH}=20 to keep 1 stored"
             " stages that cost money (0 calls), or pass --recompute-paid"
             " (settings.paid_code_changes=recompute)."
         )
-    experiment(tmp_path, "recompute").check_paid_stages()
+    experiment(tmp_path, "recompute").check_stored_stages()
     kept = experiment(tmp_path, "keep", **{FIELD: 20})
-    kept.check_paid_stages()
+    kept.check_stored_stages()
     assert "sample_rollouts" in states(kept)
 
 
 def test_a_value_that_the_user_names_is_no_default(tmp_path):
     with_old_default(tmp_path)
-    experiment(tmp_path, **{FIELD: 3}).check_paid_stages()
-    experiment(tmp_path, **{FIELD: 4}).check_paid_stages()
+    experiment(tmp_path, **{FIELD: 3}).check_stored_stages()
+    experiment(tmp_path, **{FIELD: 4}).check_stored_stages()
     file = tmp_path / "experiment.yaml"
     settings = {"home": str(tmp_path / "home"), "runs": str(tmp_path / "runs")}
     file.write_text(json.dumps({**PARAMETERS, "settings": settings}))
     with pytest.raises(ChangedDefaultError):
-        resolve_file(str(file)).check_paid_stages()
-    resolve_file(str(file), [f"{PATH}=3"]).check_paid_stages()
+        resolve_file(str(file)).check_stored_stages()
+    resolve_file(str(file), [f"{PATH}=3"]).check_stored_stages()
     named = {"arms": {"other": {"seed": 1}}, "settings": settings}
     file.write_text(json.dumps(PARAMETERS | named))
     with pytest.raises(ChangedDefaultError):
-        resolve_file(str(file)).check_paid_stages()
-    resolve_file(str(file), [f"agents.{name}.{FIELD}=3" for name in AGENTS]).check_paid_stages()
+        resolve_file(str(file)).check_stored_stages()
+    resolve_file(str(file), [f"agents.{name}.{FIELD}=3" for name in AGENTS]).check_stored_stages()
 
 
 def test_complete_parameters_count_as_not_named(tmp_path):
@@ -195,20 +195,20 @@ def test_complete_parameters_count_as_not_named(tmp_path):
     with_old_default(tmp_path)
     parameters = experiment(tmp_path).flow_parameters()
     with pytest.raises(ChangedDefaultError):
-        resolve_parameters(**parameters).check_paid_stages()
+        resolve_parameters(**parameters).check_stored_stages()
     members = {"name": "experiment", "settings": experiment(tmp_path).settings}
     base = HyperParameters.from_dict(PARAMETERS)
     (member,) = sweep_members(base, [{"seed": base.seed}], None, **members)
     with pytest.raises(ChangedDefaultError):
-        member.experiment.check_paid_stages()
+        member.experiment.check_stored_stages()
     (member,) = sweep_members(base, [{PATH: 3}], None, **members)
-    member.experiment.check_paid_stages()
+    member.experiment.check_stored_stages()
 
 
 def test_stages_with_the_current_default_do_not_stop_a_run(tmp_path):
     with_old_default(tmp_path)
     store_first_stages(experiment(tmp_path))
-    experiment(tmp_path).check_paid_stages()
+    experiment(tmp_path).check_stored_stages()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from flows.planning.disk import DiskEstimate
 from flows.runs import setup
 from flows.runs.derived_runs import fork_experiment, resolve_fork
 from flows.runs.import_run import import_run
-from flows.runs.removed_states import check_states, removable_states, restore_state
+from flows.runs.removed_states import removable_states
 from flows.runs.resolve import resolve, resolve_run
+from flows.runs.restored_states import restore_state
 from flows.runs.verify import verify_run
 from flows.runs.without_prefect import run_without_prefect
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StoreError
@@ -122,7 +123,7 @@ def test_commands_name_the_missing_state_and_restore_computes_it(prefect_server,
         verify_run(run.run_id, settings, stage="train:3")
     with pytest.raises(CheckPointNotFoundError, match=f"train main 2-3 reads .* {missing}"):
         fork_experiment(run.run_id, 2, changes, settings)
-    check_states(resolve_fork(run.run_id, 3, changes, settings))
+    resolve_fork(run.run_id, 3, changes, settings).check_stored_stages()
     folder = ["--runs-dir", settings.runs]
     assert CliRunner().invoke(app, ["restore", run.run_id, "2", *folder]).exit_code == 0
     assert removed(run) == [1, 4], "states in between go again"

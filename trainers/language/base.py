@@ -110,10 +110,18 @@ class BaseTrainer(NamedTrainer, ABC):
     def check_learner(
         cls, hyper_params: HyperParameters, agents: Mapping[str, LanguageAgentParameters]
     ) -> None:
-        """Raise ParameterError for parameters that this trainer cannot use; by default none.
+        """Raise ParameterError for parameters that this trainer cannot use.
 
+        By default for several processes, which only bases with steps of their own divide.
         ``agents`` are the parameters of the protocol's agents.
         """
+        world_size = hyper_params.language.train_service.world_size
+        if world_size > 1 and cls.needed_devices(hyper_params) == 1:
+            raise ParameterError(
+                f"language.train_service.world_size: got {world_size} with {cls.__name__}, whose"
+                " train() runs in one process; expected 1. Derive the trainer from"
+                " SelfHostedTrainer to train in several."
+            )
 
     @classmethod
     def needed_devices(cls, hyper_params: HyperParameters) -> int:

@@ -251,7 +251,7 @@ def test_runs_from_python_show_their_progress(monkeypatch: pytest.MonkeyPatch) -
 
     heard = []
     resolved = SimpleNamespace(
-        settings=SimpleNamespace(progress="plain"), check_paid_stages=lambda: None
+        settings=SimpleNamespace(progress="plain"), check_stored_stages=lambda: None
     )
     monkeypatch.setattr(run, "resolve", lambda *_, **__: resolved)
     monkeypatch.setattr(run, "check_experiment", lambda _: None)

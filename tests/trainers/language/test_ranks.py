@@ -20,6 +20,7 @@ from ratchet.models.lora import Lora
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.plugins import load_class
 from tests.trainers.language.conftest import differ, weights_of
+from trainers.language.base import BaseTrainer
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.ranks.classes import class_reference
 from trainers.language.ranks.rows import RankShare
@@ -301,3 +302,6 @@ def test_numbers_of_processes_that_cannot_be_are_refused():
     with pytest.raises(ParameterError, match=r"world_size: got 2 for a remote trainer.*Leave it"):
         RemoteGrpoTrainer.check_learner(remote, {})
     assert GrpoTrainer.needed_devices(given("grpo", world_size=3)) == 3
+    GrpoTrainer.check_learner(given("grpo", world_size=3), {})
+    with pytest.raises(ParameterError, match=r"world_size: got 3 with BaseTrainer, .* one process"):
+        BaseTrainer.check_learner(given("grpo", world_size=3), {})

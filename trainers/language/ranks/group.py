@@ -261,11 +261,15 @@ class Ranks:
             for rank, each in enumerate(self._processes):
                 if (code := each.poll()) is not None:
                     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+                    hint = ""
+                    if code == -signal.SIGKILL:
+                        hint = (
+                            " If memory ran out, raise language.train_service.world_size or lower"
+                            " language.micro_batch_size."
+                        )
                     return RankError(
                         f"{self._name(rank)}, process {each.pid}, ended {how} while it"
-                        " trained. If memory ran out, raise language.train_service.world_size or"
-                        " lower language.micro_batch_size. The same command resumes from the last"
-                        " finished stage."
+                        f" trained.{hint} The same command resumes from the last finished stage."
                     )
             if time.monotonic() > deadline:
                 return RankError("a rank closed its output without ending.")
