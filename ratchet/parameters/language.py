@@ -200,8 +200,8 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     their sum over ``aggregation_constant`` (the most tokens of a reply when not given).
     ``sampler_correction`` weights tokens, or sequences, by the ratio of the trainer's to the
     sampler's probabilities, at most ``sampler_cap``. By default, rollouts collected one step behind
-    are corrected: by sequence with ``gspo``, whose gradient has one factor for all tokens of a
-    sequence, else by token.
+    or by vLLM, which rounds differently, are corrected: by sequence with ``gspo``, whose gradient
+    has one factor for all tokens of a sequence, else by token.
 
     - ``policy_loss``: loss of the policy.
     - ``clip_low``: distance of the lower clipping bound from 1.

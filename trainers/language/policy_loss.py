@@ -40,18 +40,19 @@ class PolicyLoss:
         The configuration.
     max_tokens
         The most tokens of a reply, for the aggregation ``constant``.
-    is_behind
-        Whether completions were sampled with earlier weights.
+    is_corrected
+        Whether tokens are weighted by the ratio of the trainer's to the sampler's probabilities
+        unless configured: for completions of earlier weights, or of another library.
     """
 
     def __init__(
-        self, parameters: PolicyLossParameters, *, max_tokens: int = 1, is_behind: bool = False
+        self, parameters: PolicyLossParameters, *, max_tokens: int = 1, is_corrected: bool = False
     ) -> None:
         self.parameters = parameters
         level: Literal["token", "sequence"] = (
             "sequence" if parameters.policy_loss == "gspo" else "token"
         )
-        self.correction = parameters.sampler_correction or (level if is_behind else "none")
+        self.correction = parameters.sampler_correction or (level if is_corrected else "none")
         self.constant = parameters.aggregation_constant or max_tokens
 
     def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:

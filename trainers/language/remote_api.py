@@ -70,7 +70,7 @@ class RemoteApiTrainer(BaseTrainer):
         max_tokens = int(self._config.get("max_tokens", 1))
         is_behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
         self._policy_loss = PolicyLoss(
-            self.loss_parameters, max_tokens=max_tokens, is_behind=is_behind
+            self.loss_parameters, max_tokens=max_tokens, is_corrected=is_behind
         )
         self._optimizer = config.optimizer(self.language.optimizer)
         self._initial: InitialModel | None = None

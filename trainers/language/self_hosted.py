@@ -77,7 +77,9 @@ class SelfHostedTrainer(BaseTrainer):
         max_tokens = int(self._config.get("max_tokens", 1))
         is_behind = self.language.mode == "one_step_behind"
         self._policy_loss = PolicyLoss(
-            self.loss_parameters, max_tokens=max_tokens, is_behind=is_behind
+            self.loss_parameters,
+            max_tokens=max_tokens,
+            is_corrected=is_behind or self.language.engine.name == "vllm",
         )
         self._reference: LanguageModel | None = None
         self._ranks: Ranks | None = None

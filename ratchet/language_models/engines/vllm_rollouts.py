@@ -44,6 +44,8 @@ from ratchet.models.folders import (
 )
 
 PYTHON_VARIABLE = "RATCHET_VLLM_PYTHON"
+DEVICES_VARIABLE = "RATCHET_VLLM_DEVICES"
+"""The GPUs that vLLM sees, such as ``1`` or ``2,3``; by default those of this process."""
 DEFAULT_PYTHON = Path(".venv-vllm/bin/python")
 _WORKER = Path(__file__).with_name("vllm_worker.py")
 _MEMORY = Path("/dev/shm")
@@ -199,11 +201,14 @@ class _WorkerProcess:
 
     def __init__(self, python: Path, log: Path) -> None:
         ours, theirs = socket.socketpair()
+        devices = os.environ.get(DEVICES_VARIABLE)
+        visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
         self._python, self._log = python, log
         with theirs, log.open("wb") as output:
             self._process = subprocess.Popen(
                 [python, "-I", _WORKER, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
+                env={**os.environ, **visible},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -58,7 +58,8 @@ def change(model, engine):
     engine.update(model)
 
 
-def test_the_users_options_take_precedence(python, model):
+def test_the_users_options_take_precedence(python, model, monkeypatch):
+    monkeypatch.setenv(vllm_rollouts.DEVICES_VARIABLE, "1")
     engine = make_engine("vllm", model, {"dtype": "float16", "max_num_seqs": 3})
     (completion,) = engine.generate([REQUEST])
     assert len(completion.tokens) == 6
@@ -66,7 +67,7 @@ def test_the_users_options_take_precedence(python, model):
     assert completion.finish_reason == "length"
     assert engine.generate([]) == []
     start = "start sleep=False dtype=float16 [('max_num_seqs', 3)]"
-    assert calls(python) == [start, "reset_prefix_cache"]
+    assert calls(python) == [start, "devices 1", "reset_prefix_cache"]
     engine.close()
 
 

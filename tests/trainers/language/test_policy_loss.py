@@ -8,12 +8,13 @@ import torch
 from ratchet.language_models.local.model import TokenScores
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import Batch
+from trainers.language.grpo import GrpoTrainer
 from trainers.language.policy_loss import PolicyLoss
 
 
 def _gradient(**given):
     """Return the gradient by log-probabilities, one step behind, of rows with one advantage."""
-    loss = PolicyLoss(PolicyLossParameters(**given), is_behind=True)
+    loss = PolicyLoss(PolicyLossParameters(**given), is_corrected=True)
     generator = torch.Generator().manual_seed(3)
     log_probs = -torch.rand(2, 4, generator=generator)
     mask = torch.ones(2, 4)
@@ -43,3 +44,17 @@ def test_losses_of_tokens_are_corrected_by_token(policy_loss):
     usual = _gradient(policy_loss=policy_loss)
     assert torch.equal(usual, _gradient(policy_loss=policy_loss, sampler_correction="token"))
     assert not torch.equal(usual, _gradient(policy_loss=policy_loss, sampler_correction="sequence"))
+
+
+@pytest.mark.parametrize(
+    ("config", "correction"),
+    [
+        ({}, "none"),
+        ({"mode": "one_step_behind"}, "token"),
+        ({"engine": {"name": "vllm"}}, "token"),
+        ({"engine": {"name": "vllm"}, "grpo": {"variant": "gspo"}}, "sequence"),
+        ({"engine": {"name": "vllm"}, "grpo": {"sampler_correction": "none"}}, "none"),
+    ],
+)
+def test_rollouts_of_other_weights_or_libraries_are_corrected(config, correction):
+    assert GrpoTrainer(config)._policy_loss.correction == correction

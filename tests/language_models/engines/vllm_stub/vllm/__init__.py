@@ -22,6 +22,8 @@ class LLM:
         self._loras = {}
         self.llm_engine = SimpleNamespace(remove_lora=self._loras.pop)
         self._say(f"start sleep={enable_sleep_mode} dtype={dtype} {sorted(options.items())}")
+        if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            self._say(f"devices {devices}")
         self.collective_rpc("reload_weights")
 
     def generate(self, prompts, sampling, *, use_tqdm, lora_request=None):
