@@ -72,7 +72,8 @@ def check_devices(experiment: ResolvedExperiment) -> None:
     for hyper_params in experiment.arms.values():
         trainer = TRAINERS.find(hyper_params.trainer, folder)
         if issubclass(trainer, BaseTrainer):
-            _check_count(name.partition(":")[0], trainer.needed_devices(hyper_params))
+            kind, _, first = name.partition(":")
+            _check_count(kind, trainer.needed_devices(hyper_params), first=int(first or 0))
 
 
 def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
@@ -86,7 +87,7 @@ def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
         )
 
 
-def _check_count(kind: str, required: int) -> None:
+def _check_count(kind: str, required: int, *, first: int) -> None:
     import torch
 
     if required > 1 and kind not in ("cpu", "cuda"):
@@ -94,10 +95,11 @@ def _check_count(kind: str, required: int) -> None:
             f"language.train_service.world_size: got {required} with settings.device={kind}, where"
             " processes can't share a model; expected 1, or settings.device=cuda or cpu."
         )
-    if kind == "cuda" and required > (count := torch.accelerator.device_count()):
+    if kind == "cuda" and required > (count := torch.accelerator.device_count() - first):
         raise ParameterError(
-            f"language.train_service.world_size: got {required} with settings.device=cuda, expected"
-            f" at most {count}, a device for each process. Lower it, or settings.device=cpu."
+            f"language.train_service.world_size: got {required} with settings.device=cuda:{first},"
+            f" expected at most {count}, a device for each process from this one on. Lower it, or"
+            " choose an earlier device, or settings.device=cpu."
         )
 
 

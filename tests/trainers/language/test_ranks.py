@@ -262,6 +262,11 @@ def test_a_custom_trainer_with_a_value_head_adapts_a_model_in_two_processes(make
     assert not home.exists()
 
 
+def test_ranks_take_the_devices_from_the_runs_own_on():
+    for first, expected in (("cuda", "cuda:1"), ("cuda:2", "cuda:3"), ("cpu", "cpu")):
+        assert RankShare(1, 2).device(torch.device(first)) == torch.device(expected)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 3, 7, 8, 10])
 def test_shares_are_everything_once_and_equally_many(world_size, count):

@@ -200,7 +200,7 @@ class Ranks:
         request = {
             "trainer": self._class,
             "config": config,
-            "device": self._trainer.model.device.type,
+            "device": str(self._trainer.model.device),
             "dtype": self._dtype,
             "recomputes": self._trainer.model.recomputes_activations,
             "base_dir": str(Path(config.get("base_dir") or ".").resolve()),

@@ -195,8 +195,9 @@ class Rank:
             "fitting_tokens": self.trainer.fitting_tokens(),
         }
 
-    def _join(self, kind: str, meeting: Path, timeout: timedelta) -> DeviceMesh:
-        device = torch.device(kind, self.share.rank) if kind == "cuda" else torch.device(kind)
+    def _join(self, first: str, meeting: Path, timeout: timedelta) -> DeviceMesh:
+        device = self.share.device(torch.device(first))
+        kind = device.type
         if kind == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
