@@ -99,6 +99,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
       ``all``, or only those at ``checkpoints``, the multiples of ``checkpoint_period``, and the
       last two. Of the others the tensors are deleted once a newer state is stored, unless another
       run or arm uses them; ``ratchet restore`` computes one again.
+    - ``rank_seconds``: how long a process of ``language.train_service.world_size`` waits for the
+      others before the step fails.
     - ``requests_per_minute``: maximum rate of requests to a chat-model service.
     - ``tokens_per_minute``: maximum rate of tokens in requests to a chat-model service.
     - ``request_seconds``: time limit of a request to a chat-model service.
@@ -157,6 +159,7 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     rollout_sample_period: PositiveInt | None = None
     checkpoint_period: PositiveInt | None = None
     state_retention: Literal["all", "checkpoints"] = "all"
+    rank_seconds: PositiveFloat = 1800.0
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None
     request_seconds: PositiveFloat = 600.0

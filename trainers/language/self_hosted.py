@@ -101,6 +101,7 @@ class SelfHostedTrainer(BaseTrainer):
         base = initial_model.settings.base_dir
         base_dir = None if base is None else Path(base)
         self._only_plays = initial_model.only_plays
+        self._rank_seconds = initial_model.settings.rank_seconds
         self.connect(model, make_engine(engine.name, model, engine.given, base_dir))
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
@@ -110,11 +111,12 @@ class SelfHostedTrainer(BaseTrainer):
         if world_size > 1 and self.share is None and not self._only_plays:
             from trainers.language.ranks.group import Ranks  # torch.distributed takes seconds
 
-            self._ranks = Ranks(self, model, world_size)
+            self._ranks = Ranks(self, model, world_size, timeout=self._rank_seconds)
         self._reference = model.reference() if self._learns_here and self._needs_reference else None
         self._optimizer = LanguageOptimizer(self._learning_parameters(), self.language.optimizer)
 
     _only_plays = False
+    _rank_seconds = 1800.0
 
     @property
     def _learns_here(self) -> bool:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from trainers.language.policy_loss import Figures
     from trainers.language.ranks.rows import RankTrainer
 
-COLLECTIVE_SECONDS = 1800.0
-"""Seconds that a rank waits for the others before it fails."""
 _END_SECONDS = 3.0  # to find the process that ended, after another reports it
 _PER_STEP = ("actor/lr", "actor/grad_norm")  # of the step, not summed over rows
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor, np.ndarray)
@@ -71,7 +69,7 @@ class Ranks:
         model: LanguageModel,
         world_size: int,
         *,
-        timeout: float = COLLECTIVE_SECONDS,
+        timeout: float,
     ) -> None:
         self._trainer, self._world_size, self._timeout = trainer, world_size, timeout
         self._class = class_reference(type(trainer))
