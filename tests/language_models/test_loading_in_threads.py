@@ -22,6 +22,7 @@ SOURCES = [
     for path in (ROOT / package).rglob("*.py")
 ]
 AFTER_LOADING = {
+    ("transformers.cache_utils", "Cache"),  # slots are made from a model's cache
     ("transformers.cache_utils", "DynamicLayer"),
     ("transformers.modeling_layers", "GradientCheckpointingLayer"),
     ("peft", "get_peft_model_state_dict"),
