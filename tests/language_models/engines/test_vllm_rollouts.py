@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,6 +97,14 @@ def test_of_an_adapted_model_only_the_adapter_is_passed(python, tmp_path):
     lora = "[('enable_lora', True), ('max_lora_rank', 8)]"
     assert calls(python)[0] == f"start sleep=False dtype=float32 {lora}"
     engine.close()
+
+
+@pytest.mark.parametrize("free", [0, 10**9])
+def test_weights_are_in_memory_if_they_fit(python, model, monkeypatch, free):
+    usage = SimpleNamespace(free=free)
+    monkeypatch.setattr(vllm_rollouts.shutil, "disk_usage", lambda _: usage)
+    home = Path(make_engine("vllm", model, {})._home.name)
+    assert home.is_relative_to(vllm_rollouts._MEMORY) == bool(free)
 
 
 def test_an_ended_process_is_named_with_its_last_lines_and_replaced(python, model):
