@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.language_models.local.adapters import AdapterBase, weights_print
-from ratchet.models.low_rank import compose
 from ratchet.service.api.errors import ApiError, not_found
 from ratchet.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.service.database import UNFINISHED, Database, record_deleted
@@ -182,6 +181,8 @@ class ModelRegistry:
         described = self._to_object(row)
         if row["job_id"] is None or len(adapters := self.get(model_id).adapters) < 2:
             return described
+        from ratchet.models.low_rank import compose  # torch takes seconds
+
         composed = adapters[-1] / _COMPOSED
         with self._lock:
             if not composed.is_dir():
