@@ -105,8 +105,35 @@ def trl_rows(sizes: Bench, name: str, changes: dict[str, Any]) -> list[dict[str,
                 torch.cuda.synchronize()
             ends.append(time.perf_counter())
 
+    words = "<|pad|>", "<|end|>", "<|unknown|>"
+    trainer = GRPOTrainer(
+        model=transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        processing_class=transformers.PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / "tokenizer.json"),
+            pad_token=words[0],
+            eos_token=words[1],
+            unk_token=words[2],
+            padding_side="left",
+        ),
+        reward_funcs=lambda completions, **_: [even(None, text, None) for text in completions],
+        train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
+        callbacks=[Ends()],
+        args=GRPOConfig(**trl_config(sizes, changes)),
+    )
+    trainer.remove_callback(transformers.trainer_callback.PrinterCallback)
+    row: dict[str, object] = {}
+    with measured(row):
+        ends.append(time.perf_counter())
+        trainer.train()
+    steps = [after - before for before, after in itertools.pairwise(ends)]
+    shared = {"library": f"trl, {name}", "peak GiB": row.get("peak GiB", "")}
+    return [{**shared, "step": number, "seconds": each} for number, each in enumerate(steps)]
+
+
+def trl_config(sizes: Bench, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of TRL's configuration: as many completions a step as Ratchet's."""
     size = min(changes["per_device_train_batch_size"], sizes.sequences)
-    config = {
+    return {
         "output_dir": str(sizes.folder / "trl"),
         "max_steps": STEPS,
         "num_generations": 8,
@@ -124,29 +151,6 @@ def trl_rows(sizes: Bench, name: str, changes: dict[str, Any]) -> list[dict[str,
         **changes,
         "per_device_train_batch_size": size,
     }
-    words = "<|pad|>", "<|end|>", "<|unknown|>"
-    trainer = GRPOTrainer(
-        model=transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        processing_class=transformers.PreTrainedTokenizerFast(
-            tokenizer_file=str(folder / "tokenizer.json"),
-            pad_token=words[0],
-            eos_token=words[1],
-            unk_token=words[2],
-            padding_side="left",
-        ),
-        reward_funcs=lambda completions, **_: [even(None, text, None) for text in completions],
-        train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
-        callbacks=[Ends()],
-        args=GRPOConfig(**config),
-    )
-    trainer.remove_callback(transformers.trainer_callback.PrinterCallback)
-    row: dict[str, object] = {}
-    with measured(row):
-        ends.append(time.perf_counter())
-        trainer.train()
-    steps = [after - before for before, after in itertools.pairwise(ends)]
-    shared = {"library": f"trl, {name}", "peak GiB": row.get("peak GiB", "")}
-    return [{**shared, "step": number, "seconds": each} for number, each in enumerate(steps)]
 
 
 if __name__ == "__main__":

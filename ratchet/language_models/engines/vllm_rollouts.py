@@ -7,6 +7,7 @@ adapter, which vLLM applies to the base, of any other model all.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -236,8 +237,8 @@ class _WorkerProcess:
 
     def close(self) -> None:
         """End the process and those that it has started."""
-        with self._lines:
-            pass
+        with contextlib.suppress(OSError):  # what it did not read
+            self._lines.close()
         try:
             self._process.wait(1)
         except subprocess.TimeoutExpired:

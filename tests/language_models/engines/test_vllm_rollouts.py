@@ -116,6 +116,18 @@ def test_an_ended_process_is_named_with_its_last_lines_and_replaced(python, mode
     engine.close()
 
 
+def test_a_process_killed_between_calls_is_named(python, model):
+    engine = make_engine("vllm", model, {})
+    before = engine.generate([REQUEST])
+    process = engine._worker._process
+    process.kill()
+    process.wait()
+    with pytest.raises(WorkerDiedError, match="ended by signal 9"):
+        engine.generate([REQUEST])
+    assert engine.generate([REQUEST]) == before
+    engine.close()
+
+
 def test_other_log_probabilities_than_the_trainers_are_refused(python, model, monkeypatch):
     monkeypatch.setattr(vllm_rollouts, "_LARGEST_ROUNDED_DIFFERENCE", 0.1)
     engine = make_engine("vllm", model, {})
