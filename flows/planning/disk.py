@@ -17,6 +17,7 @@ from ratchet.scenarios.language_task.parameters import SMALL, LanguageAgentParam
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from tasks.stages.trained_keys import TrainedKeys
+from trainers.language.agents import shared_models
 
 if TYPE_CHECKING:
     from flows.runs.resolve import ResolvedExperiment
@@ -97,8 +98,13 @@ def _state_bytes(keys: AnyKeys) -> int:
     """Return the bytes of a language model's weights, moments and masters; 0 if unknown."""
     if not isinstance(keys, LanguageArmKeys):
         return 0
-    (agent,) = playing_agents(keys.hyper_params, keys.base_path).values()
-    assert isinstance(agent, LanguageAgentParameters)  # of the family
+    agents = playing_agents(keys.hyper_params, keys.base_path)
+    models = shared_models(agents)
+    first = {model: agents[name] for name, model in models.items()}
+    return sum(_model_bytes(keys, agent) for agent in first.values())
+
+
+def _model_bytes(keys: LanguageArmKeys, agent: LanguageAgentParameters) -> int:
     if agent.model == SMALL:  # a new model of unknown vocabulary
         return 0
     try:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ratchet.games.loading import OPEN_SPIEL
 from ratchet.parameters.options import ValidationParameters
 from ratchet.parameters.text_trainers import count_rollouts as rollouts_of_an_iteration
 from ratchet.parameters.text_trainers import count_tests
 from ratchet.protocols.registry import playing_agents
+from ratchet.scenarios.language_task.parameters import RANDOM, SMALL
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.files import TRAIN_DATASET
 from tasks.text.keys import TextArmKeys
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.estimates import StageEstimate
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
     from tasks.stages.families import AnyKeys
@@ -105,9 +108,6 @@ def _sizes(store: StageStore, keys: AnyKeys) -> tuple[int, int] | None:
     return validation.sizes(int(sizes[0]), int(sizes[1]))
 
 
-SMALL = "small"
-
-
 @dataclass(frozen=True)
 class TokenUpperBound:
     """Upper bound on the rollouts of a language model in a stage.
@@ -135,14 +135,27 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
     if not answers:
         return None
     params = keys.hyper_params
-    (agent,) = playing_agents(params, keys.base_path).values()
+    bounds = [
+        _of_agent(params, agent, answers)
+        for agent in playing_agents(params, keys.base_path).values()
+        if agent.model != RANDOM
+    ]
+    contexts = [together for _, together in bounds if together is not None]
+    together = sum(contexts) if len(contexts) == len(bounds) else None
+    return TokenUpperBound(answers, sum(written for written, _ in bounds), together)
+
+
+def _of_agent(
+    params: HyperParameters, agent: LanguageAgentParameters, answers: int
+) -> tuple[int, int | None]:
+    """Return an agent's tokens that are written, and those of prompts and completions."""
     written = answers * _turns(params) * agent.max_tokens
     limits = [params.language.max_sequence_length]
     if agent.model == SMALL:
         limits.append(agent.small_model.context_length)
     known_limits = [limit for limit in limits if limit is not None]
     together = answers * min(known_limits) if known_limits else None
-    return TokenUpperBound(answers, min(written, together or written), together)
+    return min(written, together or written), together
 
 
 def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
@@ -175,7 +188,7 @@ def _turns(params: HyperParameters) -> int:
     """Return the maximum replies per attempt; custom tasks may define an environment."""
     section = params.language_task
     named = section.environment.name if section.environment else None
-    is_custom = ":" in params.dataset  # a class, or a package's environment
+    is_custom = ":" in params.dataset or params.dataset.startswith(OPEN_SPIEL)
     if named == "single_turn" or (named is None and not is_custom):
         return 1
     return int(section.max_turns)

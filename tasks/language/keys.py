@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ratchet.errors import ParameterError
 from ratchet.plugins import paths_from
 from ratchet.seeding import derive_seed
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
@@ -182,7 +183,12 @@ class LanguageArmKeys(TrainedKeys):
         from ratchet.language_models.suites.resolution import find_suite
 
         evaluation, seed = self.hyper_params.evaluation, self.hyper_params.seed
-        (agent,) = self._handler.agent_names
+        agent, *others = self._handler.agent_names
+        if others:
+            raise ParameterError(
+                f"evaluation.suites: got a game of {agent}, {', '.join(others)}; expected tasks of"
+                " one agent, whose model suites evaluate."
+            )
         return find_suite(
             name,
             evaluation,

@@ -11,6 +11,7 @@ from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.local.warm_up import warm_up
 from ratchet.models.lora import Lora
+from ratchet.scenarios.language_task.parameters import SMALL
 from ratchet.seeding import derive_seed
 from trainers.progress import describe, show
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
-
-SMALL_MODEL = "small"
 
 
 def build_model(
@@ -31,7 +30,7 @@ def build_model(
     Depends only on parameters and seed, so that building it again yields the same model.
     """
     section, seed = instance.agents[agent].parameters, instance.hyper_params.seed
-    if section.model != SMALL_MODEL:
+    if section.model != SMALL:
         drawn = derive_seed(seed, "initial_state", 0, "adapter", agent)
         model = _load(section.model, section, settings, _lora(section), drawn)
     else:

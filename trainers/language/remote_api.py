@@ -26,6 +26,7 @@ from ratchet.language_models.training_service.interface import (
 from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.language_models.training_service.tinker_client import TinkerClient
 from ratchet.parameters.language import TINKER, PolicyLossParameters
+from ratchet.scenarios.language_task.parameters import SMALL
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, InitialModel
 from trainers.language.learning_rate import LearningRate
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
-
-SMALL_MODEL = "small"
 
 
 class RemoteApiTrainer(BaseTrainer):
@@ -171,7 +170,7 @@ class RemoteApiTrainer(BaseTrainer):
     @property
     def _is_built_here(self) -> bool:
         agent = self._initial_model.agent
-        return agent.model == SMALL_MODEL or agent.warm_up.num_steps > 0
+        return agent.model == SMALL or agent.warm_up.num_steps > 0
 
     def _base_model(self) -> str:
         """Return the service's name of the initial model, which is uploaded if necessary."""
@@ -182,7 +181,7 @@ class RemoteApiTrainer(BaseTrainer):
         if self._is_built_here:
             with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
                 self.save_model(Path(name))
-                self._base = self._client.upload(Path(name), SMALL_MODEL)
+                self._base = self._client.upload(Path(name), SMALL)
             self._built = None
         elif folder.is_dir():
             self._base = self._client.upload(folder, folder.resolve().name)

@@ -19,12 +19,12 @@ def summarise_answers(indices: Mapping[str, int], trajectories: Sequence[Traject
 
     Each completion has one row and equal weight in the means, however often its conversation was
     rewritten. Parts of the reward and metrics are averaged by name. The evaluator's metrics are
-    also columns of the table.
+    also columns of the table. Of a game, a match has one row, with each seat's reward.
     """
-    runs: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        runs.setdefault(trajectory.attempt_id, []).append(trajectory)
-    episodes = list(runs.values())
+    agents = dict.fromkeys(trajectory.agent for trajectory in trajectories)
+    if len(agents) > 1:
+        return _summarise_matches(indices, trajectories, list(agents))
+    episodes = list(_by_attempt(trajectories).values())
     last = [episode[-1] for episode in episodes]
     agent = last[0].agent
     lengths = [sum(segment.num_written for segment in episode) for episode in episodes]
@@ -47,6 +47,38 @@ def summarise_answers(indices: Mapping[str, int], trajectories: Sequence[Traject
     ):
         scores = [answer.metrics.get(part, answer.scores.get(part)) for answer in last]
         metrics[part] = fmean(value for value in scores if value is not None)
+    return TestResult(metrics, table)
+
+
+def _by_attempt(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+    attempts: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        attempts.setdefault(trajectory.attempt_id, []).append(trajectory)
+    return attempts
+
+
+def _summarise_matches(
+    indices: Mapping[str, int], trajectories: Sequence[Trajectory], agents: Sequence[str]
+) -> TestResult:
+    """Summarise matches of a game: means and columns of each seat."""
+    matches = list(_by_attempt(trajectories).values())
+    table: dict[str, list[Any]] = {
+        "datapoint_id": [indices[match[0].task_id] for match in matches],
+        "task_id": [match[0].task_id for match in matches],
+    }
+    lengths = [sum(trajectory.num_written for trajectory in match) for match in matches]
+    metrics: Metrics = {"num_datapoints": float(len(set(table["datapoint_id"])))}
+    for agent in agents:
+        last = [{each.agent: each for each in match}.get(agent) for match in matches]
+        table[f"reward.{agent}"] = [None if each is None else each.reward for each in last]
+        sides = [each for each in last if each is not None]
+        metrics[f"{agent}.mean_episode_reward"] = fmean(each.reward for each in sides)
+        for name in dict.fromkeys(name for each in sides for name in each.metrics):
+            values = [each.metrics[name] for each in sides if name in each.metrics]
+            metrics[f"{agent}.{name}"] = fmean(values)
+    table["response_length"] = lengths
+    metrics["mean_response_length"] = fmean(lengths)
+    metrics["truncated_fraction"] = fmean(float(match[-1].is_truncated) for match in matches)
     return TestResult(metrics, table)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,13 +18,16 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import playing_agents
 from ratchet.rollouts.dataset import DataOrder
+from ratchet.scenarios.language_task.instance import SampledModel
+from ratchet.scenarios.language_task.parameters import RANDOM, SMALL
 from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import deterministic_kernels, torch_threads
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import is_custom
+from trainers.custom_state import is_custom, is_custom_method, put_attributes, take_attributes
+from trainers.language.agents import check_agent, shared_models
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
-from trainers.language.models import SMALL_MODEL, build_model, load_built_model
+from trainers.language.models import build_model, load_built_model
 from trainers.language.rollout_worker import TrainerRolloutWorker
 from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
@@ -40,10 +43,12 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
-    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+    from trainers.named import NamedTrainer
     from trainers.stage_parameters import StagePurposes
 
 MODELS_FOLDER = "models"
+_ATTRIBUTES = "assigned_attributes"
+"""The entry of one of several learners' states with the attributes of its class."""
 _PLAYED = frozenset({Purpose.GAME, Purpose.SPEECH})
 LANGUAGE_STAGES: StagePurposes = {
     "initial_state": frozenset({Purpose.GAME, Purpose.NETWORKS, Purpose.PRETRAINING}),
@@ -81,7 +86,7 @@ class LanguageTrainer(StagedTrainer):
     traits = BaseTrainer.traits
     learner_class: ClassVar[type[BaseTrainer]]
     scenario_instance: LanguageTaskInstance
-    _learner: BaseTrainer | None = None
+    _learners: Mapping[str, BaseTrainer] | None = None
     _initial: str = ""
     _cursor: int = 0
     _pending: Rollouts | None = None
@@ -95,26 +100,57 @@ class LanguageTrainer(StagedTrainer):
 
     # -- the model and its trainer ------------------------------------------------------------
 
+    @cached_property
+    def model_names(self) -> dict[str, str]:
+        """Agent → the name of its model, for agents that learn: its group, or itself."""
+        agents = self.scenario_instance.agents
+        return shared_models({name: agent.parameters for name, agent in agents.items()})
+
+    @property
+    def learners(self) -> Mapping[str, BaseTrainer]:
+        """The models' trainers by model, created with their models on first use."""
+        if self._learners is None:
+            self._learners = self._build_learners(None)
+        return self._learners
+
     @property
     def learner(self) -> BaseTrainer:
-        """The model's trainer, created with its model on first use."""
-        if self._learner is None:
-            self._learner = self._build_learner(None)
-        return self._learner
+        """The model's trainer, in experiments with one model."""
+        if len(self.learners) > 1:
+            raise ParameterError(
+                f"agents: got the models {', '.join(self.learners)}, expected one. What was"
+                " requested uses a single model: give all agents one shared_model_group."
+            )
+        (learner,) = self.learners.values()
+        return learner
 
-    def _build_learner(self, models: Path | None) -> BaseTrainer:
-        """Create the learner with the initial model: loaded from a folder, or built."""
-        name, instance, settings = self.agent_names[0], self.scenario_instance, self.settings
+    def _learner_of(self, agent: str) -> BaseTrainer:
+        return self.learners[self.model_names[agent]]
+
+    def _build_learners(self, models: Path | None) -> dict[str, BaseTrainer]:
+        """Create the learners with the initial models: loaded from a folder, or built."""
+        first = {model: agent for agent, model in reversed(self.model_names.items())}
+        return {
+            model: self._build_learner(model, first[model], models)
+            for model in dict.fromkeys(self.model_names.values())
+        }
+
+    def _build_learner(self, model: str, name: str, models: Path | None) -> BaseTrainer:
+        """Create the learner of a model, whose parameters are those of the agent ``name``."""
+        instance, settings = self.scenario_instance, self.settings
 
         def build() -> LanguageModel:
             if models is None:
                 return build_model(instance, name, settings)
-            return load_built_model(instance, name, settings, models / name)
+            return load_built_model(instance, name, settings, models / model)
 
         agent, section = instance.agents[name].parameters, self.learner_class.section
         base_dir = self.settings.base_dir
-        seed = derive_seed(self.hyper_params.seed, "initial_state")
-        with seeded_globals(derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")):
+        only = len(set(self.model_names.values())) == 1
+        which = "" if only else model
+        seed = derive_seed(self.hyper_params.seed, "initial_state", agent=which)
+        trainer_seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer", which)
+        with seeded_globals(trainer_seed):
             learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
         kernels = deterministic_kernels(self.settings, strict=True)
         with torch_threads(self.settings.num_threads), kernels, seeded_globals(seed):
@@ -124,8 +160,8 @@ class LanguageTrainer(StagedTrainer):
 
     def close(self) -> None:
         """Release the learner's resources, and end the rollout worker."""
-        if self._learner is not None:
-            self._learner.close()
+        for learner in (self._learners or {}).values():
+            learner.close()
         if self._beside is not None:
             self._beside.close()
             self._beside = None
@@ -135,7 +171,8 @@ class LanguageTrainer(StagedTrainer):
         """Refuse parameters that no learner, or not this one, can use."""
         agents = playing_agents(hyper_params, base_dir)
         for name, agent in agents.items():
-            _check_agent(name, agent)
+            check_agent(name, agent)
+        shared_models(agents)
         check_options(hyper_params.language_task, base_dir)
         check_sizes(hyper_params.language_task, hyper_params.dataset)
         check_validation(hyper_params, base_dir)
@@ -148,7 +185,7 @@ class LanguageTrainer(StagedTrainer):
         ``agents`` are the names of the protocol's agents.
         """
         models = {name: hyper_params.agents[name].model for name in agents}
-        read = {name: model for name, model in models.items() if model != SMALL_MODEL}
+        read = {n: model for n, model in models.items() if model not in (SMALL, RANDOM)}
         return {**read, **cls.learner_class.other_models(hyper_params)}
 
     @classmethod
@@ -167,27 +204,33 @@ class LanguageTrainer(StagedTrainer):
     def initial_state(self) -> LanguageState:
         """Build the initial models, warmed up if configured, and continue from them."""
         self.close()
-        self._learner, self._pending, self._initial = None, None, ""
+        self._learners, self._pending, self._initial = None, None, ""
         self.iteration, self._stage, self._cursor = 0, "initial_state", 0
         return self._take_state(0, "initial_state")
 
     def _take_state(self, iteration: int, stage: str) -> LanguageState:
-        values, tensors = flatten_tree(self.learner.take_state())
+        learners = {}
+        for model, learner in self.learners.items():
+            state = learner.take_state()
+            if len(self.learners) > 1:
+                stores_itself = is_custom_method(type(learner), "take_state")
+                state[_ATTRIBUTES] = take_attributes(learner, strict=not stores_itself)
+            learners[model] = unflatten_tree(*flatten_tree(state))
         return LanguageState(
             iteration=iteration,
             stage=stage,
             cursor=self._cursor if self._pending is None else self._pending.cursor,
             dataset_hash=self.scenario_instance.train_dataset.hash,
             initial=self._initial,
-            learners={self.agent_names[0]: unflatten_tree(values, tensors)},
+            learners=learners,
             pending=None if self._pending is None else list(self._pending.trajectories),
             pending_metrics={} if self._pending is None else dict(self._pending.metrics),
         )
 
     @property
-    def _attribute_owner(self) -> BaseTrainer:
-        """The learner: the user's class."""
-        return self.learner
+    def _attribute_owner(self) -> NamedTrainer:
+        """The learner: the user's class. Several learners store theirs beside their states."""
+        return self.learner if len(self.learners) == 1 else self
 
     def _load_state(self, state: LanguageState) -> None:
         dataset_hash = self.scenario_instance.train_dataset.hash
@@ -196,7 +239,12 @@ class LanguageTrainer(StagedTrainer):
                 f"state: it belongs to the training set with the hash {state.dataset_hash}, got"
                 f" {dataset_hash}. Train from scratch, or use the dataset that it was trained on."
             )
-        self.learner.put_state(state.learners[self.agent_names[0]])
+        for model, learner in self.learners.items():
+            content = dict(state.learners[model])
+            attributes = content.pop(_ATTRIBUTES, {})
+            learner.put_state(content)
+            if len(self.learners) > 1:
+                put_attributes(learner, attributes)
         self._cursor, self._initial = state.cursor, state.initial
         self._pending = None
         if state.pending is not None:
@@ -210,23 +258,33 @@ class LanguageTrainer(StagedTrainer):
         super().save_state(folder, key)
 
     def save_model_in(self, folder: Path) -> None:
-        """Write the current model where :meth:`load_state` reads the initial one."""
-        self.learner.save_model(folder / MODELS_FOLDER / self.agent_names[0])
+        """Write the current models where :meth:`load_state` reads the initial ones."""
+        for model, learner in self.learners.items():
+            learner.save_model(folder / MODELS_FOLDER / model)
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
         """Continue from a stage's state, with the initial model from its own stage."""
         state = LanguageState.load(folder)
-        if self._learner is None and state.initial:
-            self._learner = self._build_learner(folder_of(state.initial) / MODELS_FOLDER)
+        if self._learners is None and state.initial:
+            self._learners = self._build_learners(folder_of(state.initial) / MODELS_FOLDER)
         self.state = state
 
     def take_weights(self) -> CallbackState:
-        """Copy the trained weights, or their name at a service."""
-        return self.learner.take_weights()
+        """Copy the trained weights, or their names at a service."""
+        if len(self.learners) == 1:
+            return self.learner.take_weights()
+        weights = {model: learner.take_weights() for model, learner in self.learners.items()}
+        return CallbackState(
+            {f"{model}:{n}": v for model, its in weights.items() for n, v in its.values.items()},
+            {f"{model}:{n}": v for model, its in weights.items() for n, v in its.tensors.items()},
+        )
 
     def put_weights(self, weights: CallbackState) -> None:
         """Restore the result of :meth:`take_weights`."""
-        self.learner.put_weights(weights)
+        for model, learner in self.learners.items():
+            prefix = "" if len(self.learners) == 1 else f"{model}:"
+            values, tensors = _of_model(weights.values, prefix), _of_model(weights.tensors, prefix)
+            learner.put_weights(CallbackState(values, tensors))
 
     # -- rollouts ----------------------------------------------------------------------------
 
@@ -242,18 +300,18 @@ class LanguageTrainer(StagedTrainer):
             return self._play_rollouts(iteration, self._cursor if cursor is None else cursor)
 
     def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
-        learner, language = self.learner, self.hyper_params.language
+        language, learners = self.hyper_params.language, self.learners.values()
+        max_resamples = max(learner.max_resamples for learner in learners)
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
         rollouts = Rollouts([], {}, cursor)
         missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
-        while missing > 0 and tries <= learner.max_resamples:
+        while missing > 0 and tries <= max_resamples:
             indices = order.take(rollouts.cursor, missing).tolist()
             rollouts.cursor += missing
             played = self.scenario_instance.play(
                 "train",
                 indices,
-                learner.engine,
-                learner.tokenizer,
+                self._sampled_models,
                 iteration=iteration,
                 attempt=tries,
                 model_version=self.iteration,
@@ -261,13 +319,24 @@ class LanguageTrainer(StagedTrainer):
             groups: dict[str, list[Trajectory]] = {}
             for trajectory in played.trajectories:
                 groups.setdefault(trajectory.group_id, []).append(trajectory)
-            accepted = [group for group in groups.values() if learner.keeps_group(group)]
+            accepted = [
+                group
+                for group in groups.values()
+                if self._learner_of(group[0].agent).keeps_group(group)
+            ]
             rollouts.trajectories += [trajectory for group in accepted for trajectory in group]
             parts.append(played.metrics)
-            missing -= len(accepted)
+            missing -= len({group[0].run_id for group in accepted})
             tries += 1
         rollouts.metrics = _joined(parts)
         return rollouts
+
+    @property
+    def _sampled_models(self) -> dict[str, SampledModel]:
+        return {
+            agent: SampledModel(self.learners[model].engine, self.learners[model].tokenizer)
+            for agent, model in self.model_names.items()
+        }
 
     def rollouts_of(self, iteration: int) -> Rollouts:
         """Return the rollouts of an iteration, which may have been collected already."""
@@ -311,33 +380,41 @@ class LanguageTrainer(StagedTrainer):
             # after the last iteration too: a longer run continues from the same state
             ahead = self._play_ahead(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
-        learner = self.learner
-        learner.moment = TrainingPosition(
-            self.hyper_params.seed, iteration, self.num_train_iterations
-        )
-        seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
-        with deterministic_kernels(self.settings, strict=True), seeded_globals(seed):
-            metrics = learner.train(rollouts.trajectories)
+        metrics = self._train_learners(iteration, rollouts.trajectories)
         if ahead is not None:
             self._pending = ahead()
         versions = [trajectory.model_version for trajectory in rollouts.trajectories]
         staleness = {"rollout/staleness": iteration - fmean(versions)} if versions else {}
         counts = {**rollouts.metrics, **staleness}
         counts.pop("rollout/num_trajectories", None)  # the learner counts those that it uses
-        add_metrics(counts, metrics, f"{type(learner).__name__}.train")
+        add_metrics(counts, metrics, f"{self.learner_class.__name__}.train")
         return {**rollouts.metrics, **metrics, **staleness}
+
+    def _train_learners(self, iteration: int, trajectories: list[Trajectory]) -> Metrics:
+        """Train each model on its agents' trajectories; of several, metrics have its name."""
+        metrics: Metrics = {}
+        for model, learner in self.learners.items():
+            only = len(self.learners) == 1
+            learner.moment = TrainingPosition(
+                self.hyper_params.seed, iteration, self.num_train_iterations
+            )
+            which = "" if only else model
+            seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals", which)
+            its = [each for each in trajectories if self.model_names[each.agent] == model]
+            with deterministic_kernels(self.settings, strict=True), seeded_globals(seed):
+                learned = learner.train(trajectories if only else its)
+            metrics |= learned if only else {f"{model}/{n}": v for n, v in learned.items()}
+        return metrics
 
     # -- testing -----------------------------------------------------------------------------
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
         indices = list(range(len(self.scenario_instance.datasets[dataset])))
         indices = indices[:1] if self.settings.test_run else indices
-        learner = self.learner
         played = self.scenario_instance.play(
             dataset,
             indices,
-            learner.engine,
-            learner.tokenizer,
+            self._sampled_models,
             iteration=0,
             is_validation=True,
             model_version=self.iteration,
@@ -350,7 +427,8 @@ class LanguageTrainer(StagedTrainer):
 
     def transcripts(self, dataset: str, trajectories: Sequence[Trajectory]) -> list[Transcript]:
         """Return transcripts of tasks of a dataset, for the report."""
-        return self.scenario_instance.transcripts(dataset, trajectories, self.learner.tokenizer)
+        tokenizers = {agent: model.tokenizer for agent, model in self._sampled_models.items()}
+        return self.scenario_instance.transcripts(dataset, trajectories, tokenizers)
 
     # -- keys --------------------------------------------------------------------------------
 
@@ -398,19 +476,9 @@ def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
     return type(learner.__name__, (LanguageTrainer,), names)
 
 
-def _check_agent(name: str, agent: LanguageAgentParameters) -> None:
-    """Refuse greedy sampling, and adapters of models that are built here."""
-    if agent.temperature == 0:
-        raise ParameterError(
-            f"agents.{name}.temperature: got 0, expected more: completions of a task are compared,"
-            " and all would be equal. Tests have a separate temperature,"
-            " language.test_temperature."
-        )
-    if agent.lora.rank is not None and agent.model == SMALL_MODEL:
-        raise ParameterError(
-            f"agents.{name}.lora.rank: got {agent.lora.rank} with the model {SMALL_MODEL!r}, which"
-            " is built here and fully trained; leave it out, or set a model's folder or name."
-        )
+def _of_model(entries: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the entries of one model, without its prefix."""
+    return {n.removeprefix(prefix): v for n, v in entries.items() if n.startswith(prefix)}
 
 
 def _joined(parts: Sequence[Mapping[str, float]]) -> Metrics:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ratchet.scenarios.base import ScenarioInstance
 from ratchet.scenarios.language_task.rollout_generation import (
@@ -13,6 +13,7 @@ from ratchet.scenarios.language_task.rollout_generation import (
     FailurePolicy,
     GeneratedRollouts,
     MinimumSuccesses,
+    ModelPlayer,
     Retry,
     Rules,
     Sampling,
@@ -47,6 +48,13 @@ class TaskEnvironment:
     rules: Rules
 
 
+class SampledModel(NamedTuple):
+    """A model's engine and tokenizer."""
+
+    engine: RolloutEngine
+    tokenizer: ChatTokenizer
+
+
 _Instance: TypeAlias = ScenarioInstance[TaskDataset, TaskEnvironment, LanguageAgent]
 
 
@@ -57,8 +65,7 @@ class LanguageTaskInstance(_Instance):
         self,
         dataset: str,
         indices: Sequence[int],
-        engine: RolloutEngine,
-        tokenizer: ChatTokenizer,
+        models: Mapping[str, SampledModel],
         *,
         iteration: int,
         attempt: int = 0,
@@ -67,41 +74,49 @@ class LanguageTaskInstance(_Instance):
     ) -> GeneratedRollouts:
         """Generate rollouts of tasks of a dataset by index, as configured in ``language``.
 
-        Without learning, each ``samples_per_test`` times at ``test_temperature``. Raises as
+        ``models`` are those of agents by name; agents without one act at random. Without learning,
+        each ``samples_per_test`` times at ``test_temperature``. Raises as
         :func:`ratchet.scenarios.language_task.rollout_generation.play`.
         """
         language = self.hyper_params.language
         environment = self.environments[dataset]
-        (agent,) = self.agents.values()
         return play(
             [environment.dataset[index] for index in indices],
-            engine=engine,
-            tokenizer=tokenizer,
+            players={
+                name: ModelPlayer(*models[name], self._sampling(agent, is_test=is_validation))
+                if name in models
+                else None
+                for name, agent in self.agents.items()
+            },
             rules=replace(environment.rules, max_sequence_length=language.max_sequence_length),
-            sampling=Sampling(
-                max_tokens=agent.parameters.max_tokens,
-                temperature=(
-                    language.test_temperature if is_validation else agent.parameters.temperature
-                ),
-                top_p=agent.parameters.top_p,
-            ),
             group_size=language.samples_per_test if is_validation else language.group_size,
             iteration=iteration,
             seed=self.hyper_params.seed,
-            agent=agent.name,
             failure=self._failure_policy(),
             attempt=attempt,
             is_validation=is_validation,
             model_version=model_version,
         )
 
+    def _sampling(self, agent: LanguageAgent, *, is_test: bool) -> Sampling:
+        parameters = agent.parameters
+        tests = self.hyper_params.language.test_temperature
+        temperature = tests if is_test else parameters.temperature
+        return Sampling(parameters.max_tokens, temperature, parameters.top_p)
+
     def transcripts(
-        self, dataset: str, trajectories: Sequence[Trajectory], tokenizer: ChatTokenizer
+        self,
+        dataset: str,
+        trajectories: Sequence[Trajectory],
+        tokenizers: Mapping[str, ChatTokenizer],
     ) -> list[Transcript]:
-        """Return the prompts and answers of tasks of a dataset, for the report."""
+        """Return the prompts and answers of tasks of a dataset, for the report.
+
+        ``tokenizers`` are those of the agents' models, by agent.
+        """
         module = import_module("ratchet.scenarios.language_task.transcripts")
         written: list[Transcript] = module.task_transcripts(
-            trajectories, self.datasets[dataset], tokenizer
+            trajectories, self.datasets[dataset], tokenizers
         )
         return written
 
@@ -140,9 +155,7 @@ class LanguageTaskInstance(_Instance):
         rules = environment.rules
         writer = prompt_format(tokenizer, chat=rules.chat)
         return [
-            Demonstration(
-                tuple(writer.prompt(rules.opening(task.messages))),
-                tuple(writer.reply(environment.source.demonstrate(task))),
-            )
+            Demonstration(tuple(writer.prompt(rules.opening(messages))), tuple(writer.reply(reply)))
             for task in environment.dataset
+            for messages, reply in environment.source.demonstrations(task)
         ]

@@ -29,6 +29,8 @@ from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
 PROTOCOL = "environment"
 SMALL = "small"
 """The model that is initialised from the seed."""
+RANDOM = "random"
+"""The model of an agent that chooses legal actions at random."""
 MOST_SYMBOLS = 62
 """Letters, small and capital, and digits."""
 
@@ -110,8 +112,11 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
 
     ``model`` is ``small``, a new one with the shape ``small_model`` and a tokenizer of the task's
     characters, a folder relative to the experiment file, or a name on the hub. ``temperature``,
-    ``top_p`` and ``max_tokens`` (of one reply) are its sampling parameters.
+    ``top_p`` and ``max_tokens`` (of one reply) are its sampling parameters. In a game, agents of
+    one ``shared_model_group`` train one model, each its own when not given, and the model
+    ``random`` chooses legal actions.
 
+    - ``shared_model_group``: name of a group of agents that train one model.
     - ``small_model``: shape of ``small``.
     - ``warm_up``: supervised training before reinforcement learning.
     - ``lora``: adapter that is trained instead of all weights.
@@ -125,6 +130,7 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     default_protocol: ClassVar[str] = PROTOCOL
 
     model: str = Field(default=SMALL, min_length=1)
+    shared_model_group: str | None = None
     small_model: SmallModelParameters = SmallModelParameters()
     warm_up: WarmUpParameters = WarmUpParameters()
     lora: LoraParameters = LoraParameters()
@@ -134,8 +140,9 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     max_tokens: Annotated[PositiveInt, Purpose.SPEECH] = 64
 
     def unread(self) -> Collection[str]:
-        """Return the shape of a model that is not ``small``."""
-        return () if self.model == SMALL else ("small_model",)
+        """Return the shape of a model that is not ``small``, and a group that is not given."""
+        shape = () if self.model == SMALL else ("small_model",)
+        return shape if self.shared_model_group else (*shape, "shared_model_group")
 
     @model_validator(mode="after")
     def _refuse_network_parameters(self) -> LanguageAgentParameters:

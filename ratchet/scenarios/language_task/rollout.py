@@ -1,18 +1,18 @@
-"""Rollout of one task: turns, tokens, evaluation and metrics."""
+"""Rollout of one task or match: each seat's conversation and tokens, evaluations and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from ratchet.rollouts.trajectory import Trajectory
+from ratchet.rollouts.trajectory import FinishReason, Trajectory
 from ratchet.scenarios.language_task.task import NUM_TURNS
 
 if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
-    from ratchet.scenarios.language_task.environments.base import Episode
     from ratchet.scenarios.language_task.task import Evaluation, Task
 
 
@@ -39,21 +39,68 @@ class Segment:
 
 
 @dataclass
-class Attempt:
-    """Result of a rollout so far; reset when the rollout is retried."""
+class Seat:
+    """An agent's side of an attempt: its conversation, and what its model read and wrote.
 
-    episode: Episode
-    messages: list[ChatMessage]
-    segments: list[Segment]
+    Attributes
+    ----------
+    messages
+        The complete conversation.
+    unread
+        The messages at its end that the model has not read.
+    is_rewritten
+        Whether the messages before those have changed, so that all are read again.
+    reply
+        The last reply.
+    is_cut_off
+        Whether that reply was too long.
+    """
+
+    messages: list[ChatMessage] = field(default_factory=list)
+    unread: tuple[ChatMessage, ...] = ()
+    is_rewritten: bool = True
+    segments: list[Segment] = field(default_factory=list)
     num_turns: int = 0
     reply: str = ""
-    is_over: bool = False
-    finish_reason: Literal["stop", "length", "environment"] = "stop"
+    is_cut_off: bool = False
     evaluation: Evaluation | None = None
+    finish_reason: FinishReason = "stop"
 
-    def end(self, reason: Literal["stop", "length", "environment"]) -> None:
-        """Record the end of the conversation and its reason."""
-        self.is_over, self.finish_reason = True, reason
+    def hear(
+        self, messages: Sequence[ChatMessage], history: Sequence[ChatMessage] | None = None
+    ) -> None:
+        """Append messages, to the ``history`` that replaces the conversation if there is one."""
+        self.is_rewritten = history is not None
+        if history is not None:
+            self.messages[:] = history
+        self.messages += messages
+        self.unread = tuple(messages)
+
+    @property
+    def score(self) -> Evaluation:
+        """The evaluation of a finished attempt."""
+        assert self.evaluation is not None
+        return self.evaluation
+
+
+class Attempt(ABC):
+    """State of a rollout; begun anew when the rollout is retried."""
+
+    seats: dict[str, Seat]
+    acting: tuple[str, ...] = ()
+    """The seats that are to reply; none once it is over."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Apply the replies of all acting seats; score the attempt at its end."""
+
+    @abstractmethod
+    def end(self, reason: FinishReason) -> None:
+        """End and score the attempt."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return metrics that concern all seats."""
+        return {}
 
 
 @dataclass
@@ -69,8 +116,8 @@ class Rollout:
 
     @property
     def is_active(self) -> bool:
-        """Whether its model is to reply."""
-        return self.attempt is not None and not (self.is_dropped or self.attempt.is_over)
+        """Whether someone is to act."""
+        return self.attempt is not None and not self.is_dropped and bool(self.attempt.acting)
 
     @property
     def played(self) -> Attempt:
@@ -78,37 +125,39 @@ class Rollout:
         assert self.attempt is not None
         return self.attempt
 
-    @property
-    def evaluation(self) -> Evaluation:
-        """The evaluation of a finished rollout."""
-        assert self.played.evaluation is not None
-        return self.played.evaluation
-
     def trajectories(
-        self, agent: str, *, is_validation: bool, model_version: int
+        self,
+        group_id: Callable[[Rollout, str], str],
+        *,
+        is_validation: bool,
+        model_version: int,
     ) -> list[Trajectory]:
-        """Return one trajectory, or one for each time that the conversation was rewritten."""
-        attempt, evaluation = self.played, self.evaluation
-        metrics = {**attempt.episode.metrics(), **evaluation.metrics}
+        """Return the trajectories of each seat with a model.
+
+        One, or one for each time that its conversation was rewritten. ``group_id`` names the group
+        in which a seat is compared.
+        """
+        metrics = self.played.metrics()
         return [
             Trajectory(
                 tokens=segment.tokens,
                 loss_mask=segment.loss_mask,
                 logprobs=segment.logprobs,
-                reward=evaluation.reward,
-                scores=dict(evaluation.parts),
-                group_id=self.group_id,
+                reward=seat.score.reward,
+                scores=dict(seat.score.parts),
+                group_id=group_id(self, name),
                 run_id=self.group_id,
                 attempt_id=self.attempt_id,
                 task_id=self.task.task_id,
-                agent=agent,
-                finish_reason=attempt.finish_reason,
-                is_truncated=attempt.finish_reason == "length",
+                agent=name,
+                finish_reason=seat.finish_reason,
+                is_truncated=seat.finish_reason == "length",
                 is_validation=is_validation,
                 model_version=model_version,
-                metrics={**metrics, NUM_TURNS: float(attempt.num_turns)},
+                metrics={**metrics, **seat.score.metrics, NUM_TURNS: float(seat.num_turns)},
             )
-            for segment in attempt.segments
+            for name, seat in self.played.seats.items()
+            for segment in seat.segments
         ]
 
 
@@ -119,7 +168,7 @@ def rollout_metrics(
 
     Trainers report the others (scores, lengths, reasons of ends) for the rollouts that they use.
     """
-    completed = [rollout for rollout in rollouts if not rollout.is_dropped]
+    completed = [rollout.played for rollout in rollouts if not rollout.is_dropped]
     counts = {
         "rollouts": len(completed),
         "trajectories": len(trajectories),
@@ -129,6 +178,15 @@ def rollout_metrics(
     metrics = {f"rollout/num_{name}": float(count) for name, count in counts.items()}
     if not completed:
         return metrics
-    metrics["rollout/reward"] = fmean(rollout.evaluation.reward for rollout in completed)
-    metrics["rollout/turns"] = fmean(rollout.played.num_turns for rollout in completed)
+    names = list(completed[0].seats)
+    if len(names) == 1:
+        metrics["rollout/reward"] = _mean_reward(completed, names[0])
+    else:
+        metrics |= {f"rollout/{name}/reward": _mean_reward(completed, name) for name in names}
+    turns = [sum(seat.num_turns for seat in attempt.seats.values()) for attempt in completed]
+    metrics["rollout/turns"] = fmean(turns)
     return metrics
+
+
+def _mean_reward(attempts: Sequence[Attempt], name: str) -> float:
+    return fmean(attempt.seats[name].score.reward for attempt in attempts)

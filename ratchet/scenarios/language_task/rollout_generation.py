@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ratchet.errors import DataError, RatchetError, RolloutError, TaskCodeError
+from ratchet.errors import DataError
+from ratchet.games.match import Game
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.types import ChatMessage
-from ratchet.plugins import custom_code_location, readable_name
-from ratchet.scenarios.language_task.evaluators import checked
-from ratchet.scenarios.language_task.rollout import Attempt, Rollout, Segment, rollout_metrics
-from ratchet.scenarios.language_task.task import check_names, prompt_format
-from ratchet.seeding import derive_seed
+from ratchet.scenarios.language_task.attempts import MatchAttempt, TaskAttempt
+from ratchet.scenarios.language_task.rollout import Rollout, Segment, rollout_metrics
+from ratchet.scenarios.language_task.task import prompt_format
+from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
     from ratchet.language_models.engines.rollouts import Completion, RolloutEngine
@@ -29,28 +28,9 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
     from ratchet.scenarios.language_task.evaluators import Evaluator
-    from ratchet.scenarios.language_task.task import Evaluation, PromptFormat, Task
-
-_TRANSIENT = (OSError, EOFError)
-"""Errors that may not recur, including network errors."""
+    from ratchet.scenarios.language_task.task import PromptFormat, Task
 
 _LOGGER = logging.getLogger(__name__)
-
-
-@contextmanager
-def blamed(who: str, task_id: str) -> Iterator[None]:
-    """Add the responsible code and the task to an error of custom code."""
-    try:
-        yield
-    except (RatchetError, MemoryError):
-        raise
-    except Exception as error:
-        kind = RolloutError if isinstance(error, _TRANSIENT) else TaskCodeError
-        raise kind(
-            f"{who}, task {task_id!r}: {type(error).__name__}: {error}"
-            f" ({custom_code_location(error)}). Correct it; language.failures sets the handling"
-            " of failed episodes."
-        ) from error
 
 
 class FailurePolicy:
@@ -109,13 +89,22 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class ModelPlayer:
+    """A language model that replies for a seat."""
+
+    engine: RolloutEngine
+    tokenizer: ChatTokenizer
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
 class Rules:
     """The game, and the format of its prompts.
 
     Attributes
     ----------
     environment
-        The environment of tasks.
+        The environment of tasks, or a game of several seats.
     evaluator
         The evaluator; None: the environment's episodes score themselves.
     chat
@@ -129,7 +118,7 @@ class Rules:
         episodes are truncated before evaluation: evaluators see the truncated conversation.
     """
 
-    environment: LanguageEnvironment
+    environment: LanguageEnvironment | Game
     evaluator: Evaluator | None
     chat: bool = False
     system_prompt: str = ""
@@ -141,6 +130,11 @@ class Rules:
         has_own = any(message.role == "system" for message in messages)
         first = [] if has_own or not self.system_prompt else [self.system_prompt]
         return [*(ChatMessage("system", text) for text in first), *messages]
+
+    def group_id(self, rollout: Rollout, agent: str) -> str:
+        """Return the group in which an agent's side of a rollout is compared: seats are apart."""
+        is_game = isinstance(self.environment, Game)
+        return f"{rollout.group_id}/{agent}" if is_game else rollout.group_id
 
 
 @dataclass(frozen=True)
@@ -154,34 +148,35 @@ class GeneratedRollouts:
 def play(
     tasks: Sequence[Task],
     *,
-    engine: RolloutEngine,
-    tokenizer: ChatTokenizer,
+    players: Mapping[str, ModelPlayer | None],
     rules: Rules,
-    sampling: Sampling,
     group_size: int,
     iteration: int,
     seed: int,
-    agent: str = "agent",
     failure: FailurePolicy | None = None,
     attempt: int = 0,
     is_validation: bool = False,
     model_version: int = 0,
 ) -> GeneratedRollouts:
-    """Generate ``group_size`` rollouts of each task concurrently, with one engine call per turn.
+    """Generate ``group_size`` rollouts of each task concurrently.
 
-    Groups are named by iteration and task, and by ``attempt`` if an iteration is retried.
-    ``failure`` handles errors of single rollouts (default: :class:`FailFast`); engine errors are
-    raised.
+    All seats that are to reply at the same time are one call of their engine. Groups are named by
+    iteration and task, and by ``attempt`` if an iteration is retried. ``players`` are the models
+    by seat; a seat without one chooses legal actions at random. ``failure`` handles errors of
+    single rollouts (default: :class:`FailFast`); engine errors are raised.
     """
     policy = FailFast() if failure is None else failure
     stage = "test" if is_validation else "roll_out"
-    player = _Player(
-        engine=engine,
-        writer=prompt_format(tokenizer, chat=rules.chat),
+    generator = _Generator(
+        players=players,
+        writers={
+            name: prompt_format(player.tokenizer, chat=rules.chat)
+            for name, player in players.items()
+            if player is not None
+        },
         rules=rules,
-        sampling=sampling,
         failure=policy,
-        derive=lambda name: derive_seed(seed, stage, iteration, name, agent),
+        derive=lambda name, agent: derive_seed(seed, stage, iteration, name, agent),
     )
     groups = _group_ids(tasks, iteration, attempt)
     rollouts = [
@@ -189,7 +184,7 @@ def play(
         for task, group in zip(tasks, groups, strict=True)
         for index in range(group_size)
     ]
-    player.play(rollouts)
+    generator.run(rollouts)
     dropped = Counter(rollout.group_id for rollout in rollouts if rollout.is_dropped)
     for group, count in dropped.items():
         policy.check_group(group, group_size - count, group_size)
@@ -198,39 +193,54 @@ def play(
         for rollout in rollouts
         if not rollout.is_dropped
         for trajectory in rollout.trajectories(
-            agent, is_validation=is_validation, model_version=model_version
+            rules.group_id, is_validation=is_validation, model_version=model_version
         )
     ]
     return GeneratedRollouts(trajectories, rollout_metrics(rollouts, trajectories))
 
 
 @dataclass
-class _Player:
+class _Generator:
     """Runs rollouts to their ends concurrently."""
 
-    engine: RolloutEngine
-    writer: PromptFormat
+    players: Mapping[str, ModelPlayer | None]
+    writers: Mapping[str, PromptFormat]
     rules: Rules
-    sampling: Sampling
     failure: FailurePolicy
-    derive: Callable[[str], int]
-    """Returns a seed for a name."""
-    _openings: dict[tuple[ChatMessage, ...], list[int]] = field(default_factory=dict)
+    derive: Callable[[str, str], int]
+    """Returns a seed for a name and an agent."""
+    _openings: dict[tuple[str, tuple[ChatMessage, ...]], list[int]] = field(default_factory=dict)
     """Cache of encoded prompts, which rollouts of a group share."""
 
-    def play(self, rollouts: Sequence[Rollout]) -> None:
+    def run(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
             self._guard(self._begin, rollout)
         while active := [rollout for rollout in rollouts if rollout.is_active]:
-            completions = self.engine.generate([self._request(rollout) for rollout in active])
-            for rollout, completion in zip(active, completions, strict=True):
-                self._guard(self._go_on, rollout, completion)
+            replies = self._generate(active)
+            for rollout in active:
+                self._guard(self._go_on, rollout, replies[rollout.attempt_id])
 
-    def _guard(self, step: Callable[..., None], rollout: Rollout, *completions: Completion) -> None:
+    def _generate(self, active: Sequence[Rollout]) -> dict[str, dict[str, Completion]]:
+        """Call each engine once; return the replies by rollout and agent."""
+        waiting: dict[int, tuple[RolloutEngine, list[tuple[Rollout, str]]]] = {}
+        for rollout in active:
+            for agent in rollout.played.acting:
+                engine = self._player(agent).engine
+                waiting.setdefault(id(engine), (engine, []))[1].append((rollout, agent))
+        replies: dict[str, dict[str, Completion]] = {each.attempt_id: {} for each in active}
+        for engine, turns in waiting.values():
+            completions = engine.generate([self._request(*turn) for turn in turns])
+            for (rollout, agent), completion in zip(turns, completions, strict=True):
+                replies[rollout.attempt_id][agent] = completion
+        return replies
+
+    def _guard(
+        self, step: Callable[..., None], rollout: Rollout, *replies: Mapping[str, Completion]
+    ) -> None:
         """Run a rollout's step; apply the policy if it fails."""
         while True:
             try:
-                return step(rollout, *completions)
+                return step(rollout, *replies)
             except Exception as error:
                 rollout.num_failures += 1
                 rollout.attempt = None
@@ -243,24 +253,70 @@ class _Player:
                 if not again:
                     rollout.is_dropped = True
                     return None
-                step, completions = self._begin, ()
+                step, replies = self._begin, ()
 
-    def _seed(self, rollout: Rollout, purpose: str) -> int:
+    def _player(self, agent: str) -> ModelPlayer:
+        player = self.players[agent]
+        assert player is not None  # attempts ask models only
+        return player
+
+    def _seed(self, rollout: Rollout, purpose: str, agent: str) -> int:
         again = f"/again{rollout.num_failures}" if rollout.num_failures else ""
-        return self.derive(f"{rollout.attempt_id}/{purpose}{again}")
+        return self.derive(f"{rollout.attempt_id}/{purpose}{again}", agent)
 
     def _begin(self, rollout: Rollout) -> None:
-        with self._environment(rollout):
-            episode = self.rules.environment.begin(rollout.task, self._seed(rollout, "environment"))
-            opening = episode.opening
-        rollout.attempt = Attempt(episode, self.rules.opening(opening), [])
-        self._begin_segment(rollout)
+        rules, environment = self.rules, self.rules.environment
+        if isinstance(environment, Game):
+            choosers = {
+                agent: self._chooser(rollout, agent)
+                for agent, player in self.players.items()
+                if player is None
+            }
+            rollout.attempt = MatchAttempt(
+                rollout.task, environment, rules.opening, choosers, max_turns=rules.max_turns
+            )
+        else:
+            (agent,) = self.players
+            rollout.attempt = TaskAttempt(
+                rollout.task,
+                agent,
+                environment,
+                rules.evaluator,
+                rules.opening,
+                max_turns=rules.max_turns,
+                seed=self._seed(rollout, "environment", agent),
+            )
+        self._read_new(rollout)
 
-    def _begin_segment(self, rollout: Rollout) -> None:
-        segment, messages = Segment(), tuple(rollout.played.messages)
-        if messages not in self._openings:
-            self._openings[messages] = self.writer.prompt(messages)
-        segment.read(self._openings[messages])
+    def _chooser(self, rollout: Rollout, agent: str) -> Callable[[Sequence[int]], int]:
+        """Return a function that chooses actions at random."""
+        generator = numpy_generator(self._seed(rollout, "choices", agent), "choices")
+        return lambda actions: actions[int(generator.integers(len(actions)))]
+
+    def _read_new(self, rollout: Rollout) -> None:
+        """Encode what the acting seats have not read; without room for a reply, end the attempt."""
+        attempt = rollout.played
+        for agent in attempt.acting:
+            seat, writer = attempt.seats[agent], self.writers[agent]
+            new_tokens = None
+            if not seat.is_rewritten:
+                before = seat.messages[: len(seat.messages) - len(seat.unread) - 1]
+                new_tokens = writer.more(before, seat.reply, seat.unread)
+            if new_tokens is None:
+                self._begin_segment(rollout, agent)
+                continue
+            segment, max_length = seat.segments[-1], self.rules.max_sequence_length
+            if max_length is not None and len(segment.tokens) + len(new_tokens) >= max_length:
+                return attempt.end("length")
+            segment.read(new_tokens)
+        return None
+
+    def _begin_segment(self, rollout: Rollout, agent: str) -> None:
+        seat = rollout.played.seats[agent]
+        segment, messages = Segment(), tuple(seat.messages)
+        if (agent, messages) not in self._openings:
+            self._openings[agent, messages] = self.writers[agent].prompt(messages)
+        segment.read(self._openings[agent, messages])
         max_length = self.rules.max_sequence_length
         if max_length is not None and len(segment.tokens) >= max_length:
             raise DataError(
@@ -268,91 +324,42 @@ class _Player:
                 f" leaves no room for a reply in a max_sequence_length of {max_length}. Raise that,"
                 " or leave the task out."
             )
-        rollout.played.segments.append(segment)
+        seat.segments.append(segment)
 
-    def _room(self, segment: Segment) -> int:
+    def _room(self, segment: Segment, max_tokens: int) -> int:
         """The tokens that the next reply may have."""
         max_length = self.rules.max_sequence_length
-        max_tokens = self.sampling.max_tokens
         return (
             max_tokens if max_length is None else min(max_tokens, max_length - len(segment.tokens))
         )
 
-    def _request(self, rollout: Rollout) -> SampleRequest:
-        segment = rollout.played.segments[-1]
+    def _request(self, rollout: Rollout, agent: str) -> SampleRequest:
+        seat, sampling = rollout.played.seats[agent], self._player(agent).sampling
+        segment = seat.segments[-1]
         return SampleRequest(
             prompt=tuple(segment.tokens),
-            max_tokens=self._room(segment),
-            seed=self._seed(rollout, str(rollout.played.num_turns)),
-            temperature=self.sampling.temperature,
-            top_p=self.sampling.top_p,
+            max_tokens=self._room(segment, sampling.max_tokens),
+            seed=self._seed(rollout, str(seat.num_turns), agent),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
         )
 
-    def _go_on(self, rollout: Rollout, completion: Completion) -> None:
-        """Record a reply, get the response to it, and score the episode at its end."""
+    def _go_on(self, rollout: Rollout, replies: Mapping[str, Completion]) -> None:
+        """Record the replies, and continue with what follows from them."""
         attempt = rollout.played
-        segment = attempt.segments[-1]
-        room = self._room(segment)
-        written = completion.tokens[:room]
-        segment.write(written, completion.log_probs[:room])
-        before = tuple(attempt.messages)
-        attempt.reply = self.writer.tokenizer.decode(written)
-        attempt.messages.append(ChatMessage("assistant", attempt.reply))
-        attempt.num_turns += 1
-        if completion.finish_reason == "length" or len(completion.tokens) > room:
-            attempt.end("length")
-        elif attempt.num_turns >= (self.rules.environment.max_turns or self.rules.max_turns):
-            attempt.end("stop")
-        else:
-            self._answer(rollout, before)
-        if attempt.is_over:
-            attempt.evaluation = self._evaluate(rollout)
-
-    def _answer(self, rollout: Rollout, before: tuple[ChatMessage, ...]) -> None:
-        """Append the environment's response to the model's context."""
-        attempt = rollout.played
-        with self._environment(rollout):
-            turn = attempt.episode.answer(attempt.reply)
-        if turn.history is not None:
-            attempt.messages[:] = turn.history
-        attempt.messages += turn.messages
-        if turn.done:
-            return attempt.end("environment")
-        new_tokens = None
-        if turn.history is None:
-            new_tokens = self.writer.more(before, attempt.reply, turn.messages)
-        if new_tokens is None:
-            return self._begin_segment(rollout)
-        segment = attempt.segments[-1]
-        max_length = self.rules.max_sequence_length
-        if max_length is not None and len(segment.tokens) + len(new_tokens) >= max_length:
-            return attempt.end("length")
-        return segment.read(new_tokens)
-
-    def _evaluate(self, rollout: Rollout) -> Evaluation:
-        attempt, task = rollout.played, rollout.task
-        evaluator = self.rules.evaluator
-        environment = readable_name(self.rules.environment)
-        if evaluator is not None:
-            with blamed(f"evaluator {evaluator.name}", task.task_id):
-                evaluation = evaluator.evaluate(task, attempt.reply, attempt.messages)
-        else:
-            with self._environment(rollout):
-                scored = attempt.episode.evaluate(attempt.reply, attempt.messages)
-            evaluation = checked(scored, environment, task)
-        with self._environment(rollout):
-            metrics = attempt.episode.metrics()
-        try:
-            check_names((*evaluation.parts, *evaluation.metrics), metrics)
-        except ValueError as error:
-            prefix = f"environment {environment}, task {task.task_id!r}"
-            raise DataError(f"{prefix}: {error}.") from error
-        return evaluation
-
-    def _environment(self, rollout: Rollout) -> AbstractContextManager[None]:
-        """Name the environment in errors of its code."""
-        name = readable_name(self.rules.environment)
-        return blamed(f"environment {name}", rollout.task.task_id)
+        for agent, completion in replies.items():
+            seat = attempt.seats[agent]
+            segment = seat.segments[-1]
+            room = self._room(segment, self._player(agent).sampling.max_tokens)
+            written = completion.tokens[:room]
+            segment.write(written, completion.log_probs[:room])
+            seat.reply = self.writers[agent].tokenizer.decode(written)
+            seat.messages.append(ChatMessage("assistant", seat.reply))
+            seat.num_turns += 1
+            is_longer = len(completion.tokens) > room
+            seat.is_cut_off = completion.finish_reason == "length" or is_longer
+        attempt.advance()
+        self._read_new(rollout)
 
 
 def _group_ids(tasks: Sequence[Task], iteration: int, attempt: int) -> list[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.games.loading import OPEN_SPIEL, game_class, make_game
+from ratchet.games.match import Game
 from ratchet.parameters.base import Reference
 from ratchet.plugins import file_at, is_class_spec
 from ratchet.scenarios.base import Scenario
@@ -27,6 +30,7 @@ from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
 from ratchet.scenarios.language_task.rollout_generation import Rules
 from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskFiles, TaskSource
+from ratchet.scenarios.language_task.sources.matches import Matches
 from ratchet.scenarios.language_task.task import TaskDataset, check_ids
 from ratchet.scenarios.language_task.validation import VALIDATION, set_apart
 from ratchet.scenarios.language_task.verifiers_adapter import (
@@ -105,10 +109,16 @@ class LanguageTaskScenario(Scenario):
         """Return the source of these tasks."""
         if hyper_params.dataset.startswith(PREFIX):
             return (VerifiersTasks, find_loader(hyper_params.dataset, self.base_dir))
+        game = game_class(hyper_params.dataset, self.base_dir)
+        if game is not None:
+            return (Matches, game)
         return () if self._files(hyper_params) else (self._source_class(hyper_params),)
 
     def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return the hashes of the files of tasks; none of an installed package."""
+        """Return the hashes of the files of tasks, and the versions of a game's packages."""
+        game = game_class(hyper_params.dataset, self.base_dir)
+        if game is not None:
+            return {f"version of {package}": version(package) for package in game.packages}
         files = self._files(hyper_params)
         if hyper_params.dataset.startswith(PREFIX):
             files = file_at(hyper_params.dataset.removeprefix(PREFIX), self.base_dir)
@@ -128,7 +138,7 @@ class LanguageTaskScenario(Scenario):
         """Return the environment and evaluator of tasks."""
         section: LanguageTaskParameters = hyper_params.language_task
         code = list(self.own_data_code(hyper_params)) or [TaskFiles]
-        environment: type[LanguageEnvironment]
+        environment: type[LanguageEnvironment | Game]
         if section.environment is not None:
             environment = ENVIRONMENTS.find(section.environment.name, self.base_dir)
         elif hyper_params.dataset.startswith(PREFIX):  # not made: it may read a lot of data
@@ -138,7 +148,7 @@ class LanguageTaskScenario(Scenario):
         code.append(environment)
         if section.evaluator is not None:
             code.append(load_evaluator(section.evaluator, self.base_dir))
-        elif not environment.scores_itself:
+        elif not issubclass(environment, Game) and not environment.scores_itself:
             code.append(ExactMatch)
         return tuple(code)
 
@@ -180,7 +190,7 @@ class LanguageTaskScenario(Scenario):
     def _files(self, hyper_params: HyperParameters) -> Path | None:
         """Return the file or folder that tasks are read from; None if they are not."""
         name = hyper_params.dataset
-        if is_class_spec(name) or name.startswith(PREFIX) or name in SOURCES.names():
+        if is_class_spec(name) or name.startswith((PREFIX, OPEN_SPIEL)) or name in SOURCES.names():
             return None
         path = file_at(name, self.base_dir)
         return path if path.suffix == ".jsonl" or os.path.isdir(path) else None
@@ -195,6 +205,9 @@ class LanguageTaskScenario(Scenario):
             return TaskFiles(section, files)
         if hyper_params.dataset.startswith(PREFIX):
             return VerifiersTasks(section, find_loader(hyper_params.dataset, self.base_dir))
+        game = make_game(hyper_params.dataset, section.task_options, self.base_dir)
+        if game is not None:
+            return Matches(section, game)
         return self._source_class(hyper_params)(section)
 
     def _rules(self, section: LanguageTaskParameters, source: TaskSource) -> Rules:
@@ -210,18 +223,26 @@ class LanguageTaskScenario(Scenario):
         )
 
     def _evaluator(
-        self, section: LanguageTaskParameters, environment: LanguageEnvironment
+        self, section: LanguageTaskParameters, environment: LanguageEnvironment | Game
     ) -> Evaluator | None:
         if section.evaluator is not None:
             return build_evaluator(section.evaluator, self.base_dir)
-        return None if environment.scores_itself else ExactMatch()
+        scores_itself = isinstance(environment, Game) or environment.scores_itself
+        return None if scores_itself else ExactMatch()
 
     def _environment(
         self, section: LanguageTaskParameters, source: TaskSource
-    ) -> LanguageEnvironment:
+    ) -> LanguageEnvironment | Game:
+        environment = source.environment()
+        if isinstance(environment, Game) and (section.environment or section.evaluator):
+            raise ParameterError(
+                f"language_task: got environment={section.environment},"
+                f" evaluator={section.evaluator} with a game as dataset, which has its own rules"
+                " and rewards. Leave them out."
+            )
         if section.environment is not None:
             return build_environment(section.environment, self.base_dir)
-        return source.environment() or SingleTurn()
+        return environment or SingleTurn()
 
 
 def build_environment(reference: Reference, base_dir: Path | None = None) -> LanguageEnvironment:

@@ -6,7 +6,7 @@ stages' code fingerprints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -23,21 +23,24 @@ ENVIRONMENT = "environment"
 
 
 def task_transcripts(
-    trajectories: Sequence[Trajectory], tasks: Iterable[Task], tokenizer: ChatTokenizer
+    trajectories: Sequence[Trajectory],
+    tasks: Iterable[Task],
+    tokenizers: Mapping[str, ChatTokenizer],
 ) -> list[Transcript]:
     """Return the transcript of each answer, grouped by task.
 
     Each is like a line of :func:`ratchet.rollouts.transcript_content.report_transcripts`, but
     without decisions: ``question`` is the task's prompt, ``solution`` the correct answer,
     ``correct`` None if the evaluator doesn't determine it, and ``scores`` the parts of the reward.
-    A round consists of the environment's messages and the model's reply.
+    A round consists of the environment's messages and the model's reply. Of a match, the seats'
+    sides follow each other.
     """
     known = {task.task_id: (datapoint_id, task) for datapoint_id, task in enumerate(tasks)}
     runs: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         runs.setdefault(trajectory.attempt_id, []).append(trajectory)
     transcripts = [
-        _transcript(number, segments, *known[segments[0].task_id], tokenizer)
+        _transcript(number, segments, *known[segments[0].task_id], tokenizers)
         for number, segments in enumerate(runs.values())
     ]
     done = {one["datapoint_id"] for one in transcripts if one["correct"]}
@@ -51,7 +54,7 @@ def _transcript(
     segments: Sequence[Trajectory],
     datapoint_id: int,
     task: Task,
-    tokenizer: ChatTokenizer,
+    tokenizers: Mapping[str, ChatTokenizer],
 ) -> Transcript:
     last = segments[-1]
     right = last.metrics.get(EXACT_MATCH)
@@ -62,17 +65,21 @@ def _transcript(
         "question": "\n\n".join(message.content for message in task.messages),
         "solution": task.answer,
         "correct": None if right is None else right == 1.0,
-        "rewards": {last.agent: last.reward},
+        "rewards": {segment.agent: segment.reward for segment in segments},
         "scores": dict(last.scores),
         "finish_reason": last.finish_reason,
-        "rounds": list(_rounds(segments, tokenizer)),
+        "rounds": list(_rounds(segments, tokenizers)),
     }
 
 
-def _rounds(segments: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Iterator[dict[str, Any]]:
+def _rounds(
+    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer]
+) -> Iterator[dict[str, Any]]:
     """Iterate over the replies, each with the messages read since the previous one."""
-    number, is_prompt, messages = 0, True, list[dict[str, str]]()
+    is_game = len({segment.agent for segment in segments}) > 1
+    number, is_prompt, messages = 0, not is_game, list[dict[str, str]]()
     for segment in segments:
+        tokenizer = tokenizers[segment.agent]
         pairs = zip(segment.loss_mask, segment.tokens, strict=True)
         for wrote, part in groupby(pairs, key=itemgetter(0)):
             text = tokenizer.decode([token for _, token in part])

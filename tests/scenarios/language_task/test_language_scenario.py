@@ -14,6 +14,7 @@ from ratchet.parameters.base import SECTIONS, Section, SubParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.language_task.environments.base import SingleTurn
+from ratchet.scenarios.language_task.instance import SampledModel
 from ratchet.scenarios.language_task.evaluators import ExactMatch, PartialMatch
 from ratchet.scenarios.registry import build_scenario
 
@@ -105,13 +106,14 @@ def test_an_experiment_is_played_as_its_sections_say(tokenizer, engine_saying):
         agents={"agent": {"temperature": 0.7, "max_tokens": 9}},
     )
     engine = engine_saying(lambda prompt, request: prompt.rstrip("=")[::-1])
-    found = made.play("train", [4, 1], engine, tokenizer, iteration=2, model_version=5)
+    models = {"agent": SampledModel(engine, tokenizer)}
+    found = made.play("train", [4, 1], models, iteration=2, model_version=5)
     ids = [made.train_dataset[place].task_id for place in (4, 1)]
     assert [t.task_id for t in found.trajectories] == [ids[0]] * 3 + [ids[1]] * 3
     assert {(r.temperature, r.max_tokens) for r in engine.asked[0]} == {(0.7, 9)}
     assert {t.reward for t in found.trajectories} == {1.0}
     assert {t.model_version for t in found.trajectories} == {5}
-    tested = made.play("test", [0], engine, tokenizer, iteration=0, is_validation=True)
+    tested = made.play("test", [0], models, iteration=0, is_validation=True)
     assert [t.is_validation for t in tested.trajectories] == [True, True]
     assert {r.temperature for r in engine.asked[1]} == {0.5}
 

@@ -2,7 +2,7 @@
 
 from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
 from ratchet.scenarios.language_task.evaluators import ExactMatch
-from ratchet.scenarios.language_task.rollout_generation import Rules, Sampling, play
+from ratchet.scenarios.language_task.rollout_generation import ModelPlayer, Rules, Sampling, play
 from ratchet.scenarios.language_task.task import Task
 
 
@@ -17,10 +17,8 @@ def test_programs_are_run_and_a_reply_without_one_ends_the_episode(tokenizer, en
     tool = ENVIRONMENTS.find("python_tool")()
     found = play(
         [Task("t", "6*7=", "42")],
-        engine=engine,
-        tokenizer=tokenizer,
+        players={"agent": ModelPlayer(engine, tokenizer, Sampling(80))},
         rules=Rules(tool, ExactMatch()),
-        sampling=Sampling(80),
         group_size=1,
         iteration=0,
         seed=1,

@@ -16,6 +16,7 @@ from ratchet.scenarios.language_task.environments.base import (
 from ratchet.scenarios.language_task.evaluators import ExactMatch, FunctionEvaluator
 from ratchet.scenarios.language_task.rollout_generation import (
     MinimumSuccesses,
+    ModelPlayer,
     Retry,
     Rules,
     Sampling,
@@ -41,12 +42,11 @@ def played(tokenizer, engine_saying):
         evaluator = ExactMatch() if evaluator is None else FunctionEvaluator(evaluator)
         engine = engine_saying(reply)
         given = {"group_size": 2, "iteration": 3, "seed": 5, **more}
+        sampling = Sampling(most, temperature=0.5, top_p=0.9)
         found = play(
             tasks,
-            engine=engine,
-            tokenizer=tokenizer,
+            players={given.pop("agent", "agent"): ModelPlayer(engine, tokenizer, sampling)},
             rules=Rules(environment or SingleTurn(), evaluator, **(rules or {})),
-            sampling=Sampling(most, temperature=0.5, top_p=0.9),
             **given,
         )
         return found, engine
@@ -283,7 +283,7 @@ def test_transcripts_have_a_groups_answers_beside_each_other(played, tokenizer):
         return backwards(prompt, request) if request.seed % 2 else "zz"
 
     found, _ = played(reply, TASKS[::-1], group_size=4)
-    written = task_transcripts(found.trajectories, TASKS, tokenizer)
+    written = task_transcripts(found.trajectories, TASKS, {"agent": tokenizer})
     assert [one["datapoint_id"] for one in written] == [0] * 4 + [1] * 4
     assert [one["task_id"] for one in written] == ["abc"] * 4 + ["aab"] * 4
     assert len({one["rollout"] for one in written}) == 8
@@ -301,7 +301,7 @@ def test_transcripts_have_a_groups_answers_beside_each_other(played, tokenizer):
 @pytest.mark.parametrize("chat", [False, True])
 def test_transcripts_have_every_turn(played, tokenizer, chat):
     found, _ = played(count_up, NUMBERS[2:], Guessing(), rules={"chat": chat}, group_size=1)
-    (one,) = task_transcripts(found.trajectories, NUMBERS, tokenizer)
+    (one,) = task_transcripts(found.trajectories, NUMBERS, {"agent": tokenizer})
     assert (one["question"], one["datapoint_id"]) == ("guess 7?", 2)
     said = [[m["agent"] for m in each["messages"]] for each in one["rounds"]]
     assert said == [["agent"], ["environment", "agent"], ["environment", "agent"]]
@@ -319,7 +319,7 @@ def test_a_transcript_of_a_rewritten_conversation_is_one(played, tokenizer):
         rules={"max_turns": 2},
         group_size=1,
     )
-    (one,) = task_transcripts(found.trajectories, TASKS, tokenizer)
+    (one,) = task_transcripts(found.trajectories, TASKS, {"agent": tokenizer})
     assert (one["correct"], one["always_failed"]) == (None, False), "the evaluator doesn't say"
     assert (one["rewards"], one["scores"]) == ({"agent": 0.5}, {"form": 0.25})
     texts = [[m["text"] for m in each["messages"]] for each in one["rounds"]]

@@ -9,7 +9,7 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.language_task.rollout_generation import Sampling, play
+from ratchet.scenarios.language_task.rollout_generation import ModelPlayer, Sampling, play
 from ratchet.scenarios.registry import build_scenario
 
 SINGLE = """
@@ -115,10 +115,8 @@ def played(instance, engine, tokenizer, dataset, places, group_size=1):
     environment = instance.environments[dataset]
     return play(
         [environment.dataset[place] for place in places],
-        engine=engine,
-        tokenizer=tokenizer,
+        players={"agent": ModelPlayer(engine, tokenizer, Sampling(8))},
         rules=environment.rules,
-        sampling=Sampling(8),
         group_size=group_size,
         iteration=0,
         seed=1,

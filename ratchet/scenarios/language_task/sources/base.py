@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -18,11 +18,14 @@ from ratchet.scenarios.language_task.task import Task
 from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
+    from ratchet.games.match import Game
+    from ratchet.language_models.types import ChatMessage
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
     from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
 
 SIDES = ("train", "test")
-_DRAWN = {"train": 2000, "test": 200}
+DEFAULT_SIZES = {"train": 2000, "test": 200}
+"""Numbers of drawn tasks, if the experiment does not set them."""
 _MOST_MISSES = 2000
 """Consecutive samples without a new task, after which tasks count as exhausted."""
 
@@ -78,8 +81,12 @@ class TaskSource(ABC):
         """Return how a task is done well, to be learned from before rewards; its answer."""
         return task.answer
 
-    def environment(self) -> LanguageEnvironment | None:
-        """Return the environment of these tasks; None: a single turn."""
+    def demonstrations(self, task: Task) -> Iterator[tuple[Sequence[ChatMessage], str]]:
+        """Yield each conversation of a task, up to a reply, with a good reply."""
+        yield task.messages, self.demonstrate(task)
+
+    def environment(self) -> LanguageEnvironment | Game | None:
+        """Return the environment or game of these tasks; None: a single turn."""
         return None
 
 
@@ -99,7 +106,7 @@ class DrawnTasks(TaskSource):
         return {side: self._draw_side(side, seed, sizes, salt) for side in SIDES}
 
     def _draw_side(self, side: str, seed: int, sizes: Sizes, salt: int) -> list[Task]:
-        num_tasks = sizes.of(side) or _DRAWN[side]
+        num_tasks = sizes.of(side) or DEFAULT_SIZES[side]
         rng = numpy_generator(seed, "language_task", purpose=f"{type(self).__name__}/{side}")
         tasks: dict[str, Task] = {}
         misses = 0

@@ -1,0 +1,1 @@
+"""Games of several seats, with turns, private views and rewards by seat."""

@@ -1,0 +1,48 @@
+"""Games by name: OpenSpiel's, and classes in users' files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import ParameterError
+from ratchet.games.match import Game
+from ratchet.lazy import require_packages
+from ratchet.plugins import is_class_spec, load_class
+
+OPEN_SPIEL = "open_spiel/"
+"""Prefix of the names of OpenSpiel's games."""
+
+
+def game_class(name: str, base_dir: Path | str | None = None) -> type[Game] | None:
+    """Return the class of a game; None for the name of something else."""
+    if name.startswith(OPEN_SPIEL):
+        require_packages(["open_spiel"], f"dataset: {name!r}")
+        from ratchet.games.open_spiel import OpenSpielGame
+
+        return OpenSpielGame
+    if not is_class_spec(name):
+        return None
+    custom_class = load_class(name, base_dir)
+    return custom_class if issubclass(custom_class, Game) else None
+
+
+def make_game(
+    name: str, options: Mapping[str, Any], base_dir: Path | str | None = None
+) -> Game | None:
+    """Create a game with its parameters; None for the name of something else.
+
+    Raises ParameterError for parameters that the game does not have.
+    """
+    chosen = game_class(name, base_dir)
+    if chosen is None:
+        return None
+    arguments = [name.removeprefix(OPEN_SPIEL)] if name.startswith(OPEN_SPIEL) else []
+    try:
+        return chosen(*arguments, **options)
+    except TypeError as error:
+        raise ParameterError(
+            f"language_task.task_options: got {dict(options)}, which {name} does not accept:"
+            f" {error}."
+        ) from error

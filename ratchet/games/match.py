@@ -1,0 +1,86 @@
+"""``Game``, ``Match`` and ``View``: what every game gives its players."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ratchet.language_models.types import ChatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a seat may know when it acts.
+
+    Attributes
+    ----------
+    messages
+        What is new for the seat since its last turn.
+    legal
+        The number of each legal action → its text.
+    """
+
+    messages: tuple[ChatMessage, ...]
+    legal: Mapping[int, str]
+
+
+class Match(ABC):
+    """One match of a game: a function of its seed and of the actions so far."""
+
+    @property
+    @abstractmethod
+    def acting(self) -> Sequence[str]:
+        """The seats whose turn it is: several act at the same time; none: the match is over."""
+
+    @abstractmethod
+    def view(self, seat: str) -> View:
+        """Return what an acting seat sees."""
+
+    @abstractmethod
+    def play(self, actions: Mapping[str, int]) -> None:
+        """Apply the legal actions of all acting seats."""
+
+    @property
+    @abstractmethod
+    def rewards(self) -> Mapping[str, float]:
+        """Each seat's sum of rewards so far."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return further finite numbers about the match."""
+        return {}
+
+
+class Game(ABC):
+    """A game of several seats. Its parameters are keyword arguments of the class."""
+
+    seats: tuple[str, ...]
+    """The names of the seats, in an order that does not change."""
+    forfeit: float = -1.0
+    """The reward of a seat whose reply names no legal action, which ends the match."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages whose versions decide what is played."""
+
+    @abstractmethod
+    def begin(self, seed: int) -> Match:
+        """Start a match; all its randomness comes from the seed."""
+
+    def characters(self) -> str:
+        """Return the characters of all messages and actions, for small tokenizers."""
+        return ""
+
+
+def read_action(legal: Mapping[int, str], reply: str) -> int | None:
+    """Return the legal action that a reply names, or None.
+
+    A reply names an action by its text or by the start of it, if no other legal action starts
+    like this; case and outer white space don't matter.
+    """
+    text = reply.strip().casefold()
+    names = {action: name.casefold() for action, name in legal.items()}
+    exact = [action for action, name in names.items() if name == text]
+    if len(exact) == 1:
+        return exact[0]
+    starts = [action for action, name in names.items() if text and name.startswith(text)]
+    return starts[0] if len(starts) == 1 else None
