@@ -100,7 +100,7 @@ class LanguageModelPyfunc:
         learner, instance = trainer.learner, trainer.scenario_instance
         rules = instance.test_environment.rules
         writer = prompt_format(learner.tokenizer, chat=rules.chat)
-        (agent,) = instance.agents.values()
+        agent = instance.agents[next(iter(trainer.model_names))]
         tests = trainer.hyper_params.language.test_temperature
         requests = [
             SampleRequest(

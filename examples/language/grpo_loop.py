@@ -24,7 +24,7 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.batch import Batch
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.language_task.instance import LanguageTaskInstance
+from ratchet.scenarios.language_task.instance import LanguageTaskInstance, SampledModel
 from trainers.language.models import build_model
 from trainers.language.optimization import LanguageOptimizer
 
@@ -64,9 +64,8 @@ class GrpoLoop:
 
         The batch has B rows of T tokens: prompt, completion, padding.
         """
-        rollouts = self.instance.play(
-            "train", places, self.engine, self.model.tokenizer, iteration=iteration
-        )
+        models = {"agent": SampledModel(self.engine, self.model.tokenizer)}
+        rollouts = self.instance.play("train", places, models, iteration=iteration)
         batch = Batch.from_trajectories(rollouts.trajectories, self.model.pad_token_id)
         batch = batch.remove_redundant_left_padding().remove_redundant_right_padding()
         return batch, dict(rollouts.metrics)

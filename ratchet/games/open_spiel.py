@@ -16,7 +16,7 @@ from ratchet.language_models.types import ChatMessage
 from ratchet.seeding import derive_seed, numpy_generator
 
 _RNG_SEED = "rng_seed"
-_PREFIX = re.compile(r"^\W*(\[P\d+\])?")
+_PREFIX = re.compile(r"^[,\s]*(\[P\d+\])?\s*")
 """What some games write before the text of an action."""
 
 

@@ -33,12 +33,6 @@ from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskFil
 from ratchet.scenarios.language_task.sources.matches import Matches
 from ratchet.scenarios.language_task.task import TaskDataset, check_ids
 from ratchet.scenarios.language_task.validation import VALIDATION, set_apart
-from ratchet.scenarios.language_task.verifiers_adapter import (
-    PREFIX,
-    VerifiersEnvironment,
-    VerifiersTasks,
-    find_loader,
-)
 from ratchet.scenarios.registry import register_scenario
 
 if TYPE_CHECKING:
@@ -107,8 +101,6 @@ class LanguageTaskScenario(Scenario):
 
     def own_data_code(self, hyper_params: HyperParameters) -> tuple[Callable[..., object], ...]:
         """Return the source of these tasks."""
-        if hyper_params.dataset.startswith(PREFIX):
-            return (VerifiersTasks, find_loader(hyper_params.dataset, self.base_dir))
         game = game_class(hyper_params.dataset, self.base_dir)
         if game is not None:
             return (Matches, game)
@@ -120,8 +112,6 @@ class LanguageTaskScenario(Scenario):
         if game is not None:
             return {f"version of {package}": version(package) for package in game.packages}
         files = self._files(hyper_params)
-        if hyper_params.dataset.startswith(PREFIX):
-            files = file_at(hyper_params.dataset.removeprefix(PREFIX), self.base_dir)
         return {} if files is None else hash_files(files)
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -129,8 +119,7 @@ class LanguageTaskScenario(Scenario):
         dataset = parameters.get("dataset")
         if not isinstance(dataset, str) or is_class_spec(dataset):
             return parameters
-        prefix = PREFIX if dataset.startswith(PREFIX) else ""
-        return {**parameters, "dataset": prefix + Path(dataset.removeprefix(prefix)).name}
+        return {**parameters, "dataset": Path(dataset).name}
 
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
@@ -141,8 +130,6 @@ class LanguageTaskScenario(Scenario):
         environment: type[LanguageEnvironment | Game]
         if section.environment is not None:
             environment = ENVIRONMENTS.find(section.environment.name, self.base_dir)
-        elif hyper_params.dataset.startswith(PREFIX):  # not made: it may read a lot of data
-            environment = VerifiersEnvironment
         else:
             environment = type(self._environment(section, self._source(hyper_params)))
         code.append(environment)
@@ -190,7 +177,7 @@ class LanguageTaskScenario(Scenario):
     def _files(self, hyper_params: HyperParameters) -> Path | None:
         """Return the file or folder that tasks are read from; None if they are not."""
         name = hyper_params.dataset
-        if is_class_spec(name) or name.startswith((PREFIX, OPEN_SPIEL)) or name in SOURCES.names():
+        if is_class_spec(name) or name.startswith(OPEN_SPIEL) or name in SOURCES.names():
             return None
         path = file_at(name, self.base_dir)
         return path if path.suffix == ".jsonl" or os.path.isdir(path) else None
@@ -203,8 +190,6 @@ class LanguageTaskScenario(Scenario):
         section: LanguageTaskParameters = hyper_params.language_task
         if files is not None:
             return TaskFiles(section, files)
-        if hyper_params.dataset.startswith(PREFIX):
-            return VerifiersTasks(section, find_loader(hyper_params.dataset, self.base_dir))
         game = make_game(hyper_params.dataset, section.task_options, self.base_dir)
         if game is not None:
             return Matches(section, game)

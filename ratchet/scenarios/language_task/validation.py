@@ -13,7 +13,6 @@ from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
 from ratchet.scenarios.language_task.evaluators import load_evaluator
 from ratchet.scenarios.language_task.sources.base import SOURCES
 from ratchet.scenarios.language_task.task import Task
-from ratchet.scenarios.language_task.verifiers_adapter import PREFIX
 
 if TYPE_CHECKING:
     from ratchet.parameters.base import Reference
@@ -98,7 +97,7 @@ def check_validation(hyper_params: HyperParameters, base_dir: Path | None) -> No
     if every is None or hyper_params.language_task.num_validation:
         return
     dataset, path = hyper_params.dataset, file_at(hyper_params.dataset, base_dir)
-    if not (path.exists() or is_class_spec(dataset) or dataset.startswith(PREFIX)):
+    if not (path.exists() or is_class_spec(dataset)):
         if path.suffix == ".jsonl":
             raise DataError(f"dataset: there is no file {path}.")
         SOURCES.check(dataset)

@@ -1,0 +1,58 @@
+"""Custom game for language models: both see a card of their own, and keep it or draw another.
+
+Train them:  ratchet run examples/language/custom_game.yaml
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ratchet.games.match import Game, Match, View
+from ratchet.language_models.types import ChatMessage
+from ratchet.seeding import numpy_generator
+
+ACTIONS = {0: "Keep", 1: "Draw"}
+
+
+class HighCard(Game):
+    """The higher card wins, after both have decided at the same time."""
+
+    seats = ("left", "right")
+
+    def begin(self, seed: int) -> HighCardMatch:
+        """Draw two cards of 1 to 9 for each seat."""
+        return HighCardMatch(numpy_generator(seed, "cards").integers(1, 10, size=(2, 2)))
+
+    def characters(self) -> str:
+        """Return the characters of all messages and actions."""
+        return "123456789" + "".join(ACTIONS.values())
+
+
+class HighCardMatch(Match):
+    """``cards`` are int64 [seat, card]: the second is the one that may be drawn."""
+
+    def __init__(self, cards: np.ndarray) -> None:
+        self.cards = cards
+        self.final: list[int] = []
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """Both, then none."""
+        return () if self.final else HighCard.seats
+
+    def view(self, seat: str) -> View:
+        """Show the seat's first card."""
+        card = self.cards[HighCard.seats.index(seat), 0]
+        return View((ChatMessage("user", str(card)),), ACTIONS)
+
+    def play(self, actions: Mapping[str, int]) -> None:
+        """Reveal the chosen cards."""
+        self.final = [int(self.cards[i, actions[s]]) for i, s in enumerate(HighCard.seats)]
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """1 for the higher card, −1 for the lower."""
+        left = float(np.sign(self.final[0] - self.final[1])) if self.final else 0.0
+        return {"left": left, "right": -left}

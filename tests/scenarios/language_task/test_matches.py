@@ -1,0 +1,236 @@
+"""Matches of a game between language models: turns, engines, groups, rewards and ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ratchet import HyperParameters
+from ratchet.errors import DataError, ParameterError, TaskCodeError
+from ratchet.games.match import Game, Match, View
+from ratchet.language_models.types import ChatMessage
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.plugins import load_class
+from ratchet.scenarios import build_scenario_instance
+from ratchet.scenarios.language_task.rollout_generation import (
+    MinimumSuccesses,
+    ModelPlayer,
+    Rules,
+    Sampling,
+    play,
+)
+from ratchet.scenarios.language_task.sources.matches import Matches
+from ratchet.scenarios.language_task.task import Task
+from ratchet.scenarios.language_task.transcripts import task_transcripts
+
+EXAMPLE = Path(__file__).parents[3] / "examples/language/custom_game.py"
+TASKS = [Task(f"m{n}", f"match {n}", info={"seed": n}) for n in range(3)]
+
+
+class Counting(Game):
+    """Seats take turns and add 1 or 2; who reaches the total wins."""
+
+    seats = ("a", "b")
+    forfeit = -5.0
+
+    def __init__(self, total=4):
+        self.total = total
+
+    def begin(self, seed):
+        return CountingMatch(self.total, seed)
+
+    def characters(self):
+        return "0123456789"
+
+
+class CountingMatch(Match):
+    def __init__(self, total, seed):
+        self.total, self.count, self.turn, self.seed = total, 0, 0, seed
+
+    @property
+    def acting(self):
+        return () if self.count >= self.total else (Counting.seats[self.turn % 2],)
+
+    def view(self, seat):
+        if self.seed == 99:
+            raise ZeroDivisionError("broken")
+        return View((ChatMessage("user", f"{self.count}"),), {1: "1", 2: "2"})
+
+    def play(self, actions):
+        self.count += sum(actions.values())
+        self.turn += 1
+
+    @property
+    def rewards(self):
+        won = Counting.seats[(self.turn - 1) % 2] if self.count >= self.total else None
+        return {seat: (0.0 if won is None else 2.0 * (seat == won) - 1) for seat in Counting.seats}
+
+    def metrics(self):
+        return {"final_count": float(self.count)}
+
+
+@pytest.fixture
+def played(tokenizer, engine_saying):
+    def run(a="1", b="2", tasks=TASKS[:1], rules=None, game=None, max_tokens=3, **more):
+        replies = zip("ab", (a, b), strict=True)
+        engines = {n: None if r is None else engine_saying(answer(r)) for n, r in replies}
+        players = {
+            name: engine and ModelPlayer(engine, tokenizer, Sampling(max_tokens))
+            for name, engine in engines.items()
+        }
+        options = {"group_size": 2, "iteration": 3, "seed": 5, **more}
+        rules = Rules(game or Counting(), None, **(rules or {}))
+        return play(tasks, players=players, rules=rules, **options), engines
+
+    return run
+
+
+def answer(reply):
+    return reply if callable(reply) else lambda prompt, request: reply
+
+
+def test_each_engine_is_called_once_a_turn_with_all_matches(played):
+    found, engines = played(tasks=TASKS)
+    assert [len(calls) for calls in engines["a"].asked] == [6, 6]  # 0 + 1 + 2 + 1 = 4
+    assert [len(calls) for calls in engines["b"].asked] == [6]
+    assert found.metrics["rollout/a/reward"] == 1.0
+    assert found.metrics["rollout/b/reward"] == -1.0
+    assert found.metrics["rollout/turns"] == 3.0
+
+
+def test_seats_of_one_model_are_one_call_of_its_engine(tokenizer, engine_saying):
+    engine = engine_saying(lambda prompt, request: "Keep")
+    player = ModelPlayer(engine, tokenizer, Sampling(5))
+    game = load_class(f"{EXAMPLE}:HighCard")()
+    play(
+        TASKS,
+        players=dict.fromkeys(game.seats, player),
+        rules=Rules(game, None),
+        group_size=1,
+        iteration=0,
+        seed=0,
+    )
+    assert [len(calls) for calls in engine.asked] == [6], "both seats of three matches"
+
+
+def test_a_seats_side_is_one_trajectory_of_what_it_saw_and_wrote(played, tokenizer):
+    found, _ = played(group_size=1)
+    first, second = found.trajectories
+    end = tokenizer.end_ids[0]
+    one, two, three, zero = (tokenizer.encode(digit)[0] for digit in "1230")
+    assert first.tokens == [zero, one, end, three, one, end]
+    assert first.loss_mask == [0, 1, 1, 0, 1, 1]
+    assert second.tokens == [one, two, end]
+    assert (first.agent, second.agent) == ("a", "b")
+    assert (first.reward, second.reward) == (1.0, -1.0)
+    assert (first.group_id, first.run_id) == ("3/m0/a", "3/m0")
+    assert second.group_id == "3/m0/b"
+    assert first.attempt_id == second.attempt_id == "3/m0/0"
+    assert first.metrics == {"final_count": 4.0, "illegal_reply": 0.0, "num_turns": 2.0}
+    assert {each.finish_reason for each in found.trajectories} == {"environment"}
+
+
+def test_a_reply_that_names_no_action_ends_the_match_and_costs_its_seat(played):
+    found, _ = played(b="7")
+    sides = {each.agent: each for each in found.trajectories}
+    assert (sides["a"].reward, sides["b"].reward) == (0.0, -5.0)
+    assert (sides["a"].metrics["illegal_reply"], sides["b"].metrics["illegal_reply"]) == (0.0, 1.0)
+
+
+def test_a_seat_without_a_model_acts_at_random_by_the_seed(played):
+    found, _ = played(b=None, tasks=TASKS, group_size=4)
+    again, _ = played(b=None, tasks=TASKS, group_size=4)
+    assert {each.agent for each in found.trajectories} == {"a"}
+    assert found == again
+    assert len({each.reward for each in found.trajectories}) == 2
+    alone, _ = played(b=None, tasks=TASKS[:1], group_size=1)
+    assert alone.trajectories[0] == found.trajectories[0]
+
+
+def test_a_seats_seeds_do_not_depend_on_the_other(played):
+    _, both = played()
+    _, alone = played(b=None, tasks=TASKS[:1])
+    assert both["a"].asked[0] == alone["a"].asked[0]
+    seeds = {request.seed for engine in both.values() for call in engine.asked for request in call}
+    assert len(seeds) == 6
+
+
+def test_matches_end_where_the_experiment_says(played):
+    found, _ = played(b="1", rules={"max_turns": 1}, game=Counting(9))
+    assert {each.finish_reason for each in found.trajectories} == {"stop"}
+    assert {each.reward for each in found.trajectories} == {0.0}
+    cut, _ = played(b="1", rules={"max_sequence_length": 4}, game=Counting(9), group_size=1)
+    assert [each.is_truncated for each in cut.trajectories] == [True, True]
+    with pytest.raises(DataError, match="leaves no room for a reply"):
+        played(rules={"max_sequence_length": 1})
+
+
+def test_an_error_of_a_game_names_it_and_may_be_left_out(played):
+    tasks = [*TASKS, Task("bad", "bad", info={"seed": 99})]
+    with pytest.raises(
+        TaskCodeError, match=r"game Counting, task 'bad': ZeroDivisionError: broken"
+    ):
+        played(tasks=tasks)
+    found, _ = played(tasks=tasks, failure=MinimumSuccesses(0))
+    assert found.metrics["rollout/num_dropped"] == 2
+
+
+def test_a_system_prompt_comes_first_for_each_seat(played, tokenizer):
+    found, engines = played(rules={"system_prompt": "go "}, group_size=1)
+    for engine in engines.values():
+        assert tokenizer.decode(engine.asked[0][0].prompt).startswith("go ")
+    assert len(engines["a"].asked[1][0].prompt) == len(engines["a"].asked[0][0].prompt) + 3
+
+
+def test_transcripts_show_each_seats_side(played, tokenizer):
+    found, _ = played(group_size=1)
+    tokenizers = dict.fromkeys("ab", tokenizer)
+    (transcript,) = task_transcripts(found.trajectories, TASKS, tokenizers)
+    assert transcript["rewards"] == {"a": 1.0, "b": -1.0}
+    texts = [[m["text"] for m in each["messages"]] for each in transcript["rounds"]]
+    assert [["".join(t)[0] for t in texts_of] for texts_of in texts] == [
+        ["0", "1"],
+        ["3", "1"],
+        ["1", "2"],
+    ]
+
+
+def instance(tmp_path, text=None, **changes):
+    (tmp_path / "game.py").write_text(EXAMPLE.read_text() if text is None else text)
+    values = {
+        "scenario": "language_task",
+        "trainer": "grpo",
+        "dataset": "game.py:HighCard",
+        "language_task": {"num_train": 30, "num_test": 5},
+        **changes,
+    }
+    hyper_params = HyperParameters.from_dict(values, str(tmp_path))
+    return build_scenario_instance(hyper_params, ExperimentSettings(), base_dir=tmp_path)
+
+
+def test_a_file_makes_a_game_with_its_seats_matches_and_demonstrations(tmp_path, tokenizer):
+    made = instance(tmp_path)
+    assert list(made.agents) == ["left", "right"]
+    assert {name: len(data) for name, data in made.datasets.items()} == {"train": 30, "test": 5}
+    seeds = [task.info["seed"] for data in made.datasets.values() for task in data]
+    assert len(set(seeds)) == 35
+    assert set("123KeepDraw") <= set(made.characters)
+    shown = made.demonstrations(tokenizer)
+    assert len(shown) == 60, "both seats act once in each of the training matches"
+    replies = {tokenizer.decode(each.answer[:-1]) for each in shown}
+    assert replies == {"eep", "raw"}, "the test's tokenizer has neither K nor D"
+
+
+def test_a_demonstration_has_the_conversation_so_far():
+    game = Counting(6)
+    pairs = [*Matches(None, game).demonstrations(TASKS[0])]
+    (messages, _), *_ = [each for each in pairs if len(each[0]) == 3]
+    assert [message.role for message in messages] == ["user", "assistant", "user"]
+
+
+def test_a_game_has_its_own_rules_and_rewards(tmp_path):
+    with pytest.raises(ParameterError, match="its own rules"):
+        instance(tmp_path, language_task={"evaluator": "partial"})
+    with pytest.raises(ParameterError, match=r"task_options: got \{'cards': 3\}"):
+        instance(tmp_path, language_task={"task_options": {"cards": 3}})
