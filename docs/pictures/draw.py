@@ -81,6 +81,7 @@ def layers() -> None:
         ("reports · analysis", "pages, comparisons, judges"),
         ("experiment_files", "experiments as YAML, overrides, base runs"),
         ("scenarios", "one package per game; none imports another"),
+        ("games", "matches of several seats, for all kinds of agents"),
         ("agents", "networks and heads"),
         ("language_models", "client, journal, prices, jobs, engines: no game, no trainer"),
         ("protocols", "turns, observations and rewards"),

@@ -23,7 +23,7 @@ class HighCard(Game):
 
     def begin(self, seed: int) -> HighCardMatch:
         """Draw two cards of 1 to 9 for each seat."""
-        return HighCardMatch(numpy_generator(seed, "cards").integers(1, 10, size=(2, 2)))
+        return HighCardMatch(numpy_generator(seed, "deal").integers(1, 10, size=(2, 2)))
 
     def characters(self) -> str:
         """Return the characters of all messages and actions."""

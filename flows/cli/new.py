@@ -50,6 +50,7 @@ class Kind(StrEnum):
     SCENARIO = "scenario"
     TRAINER = "trainer"
     LANGUAGE_TASK = "language-task"
+    GAME = "game"
     TEXT_SCENARIO = "text-scenario"
     STUDY = "study"
 
@@ -88,6 +89,7 @@ EXAMPLES = {
         },
     ),
     Kind.LANGUAGE_TASK: Example("language/custom_task", {r"\bDoubling\b": "{Name}"}),
+    Kind.GAME: Example("language/custom_game", {r"\bHighCard": "{Name}"}),
     Kind.TEXT_SCENARIO: Example(
         "custom_text_scenario", {r"\bSums": "{Name}", _SECTION.format("sums"): "{name}"}
     ),

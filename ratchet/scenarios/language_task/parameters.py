@@ -196,10 +196,9 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
     """The tasks that ``dataset`` names, their prompts, environment and evaluation.
 
     ``dataset`` is ``reverse``, ``pig_latin`` or ``arithmetic``, whose sections set the tasks; a
-    custom ``path/to/file.py:Class``, which receives ``task_options``; ``path/to/file.jsonl``, or a
-    folder with ``train.jsonl`` and ``test.jsonl``; or ``verifiers:NAME`` for an environment of a
-    package of that kind, or of a file, ``verifiers:path/to/file.py``, whose ``load_environment``
-    receives ``task_options``. ``num_train`` and ``num_test`` tasks are sampled (default: 2000 and
+    custom ``path/to/file.py:Class`` of tasks or of a game, or ``open_spiel/NAME``, which receive
+    ``task_options``; ``path/to/file.jsonl``, or a folder with ``train.jsonl`` and ``test.jsonl``.
+    ``num_train`` and ``num_test`` tasks are sampled (default: 2000 and
     200), or at most that many are read (default: all). Tasks of training and tests never have the
     same prompt: if data have no splits, a hash of it determines its side, with the share
     ``test_size`` of all prompts in tests. A further ``num_validation`` training tasks are reserved
@@ -216,7 +215,7 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
     - ``reverse``: strings of ``dataset: reverse``.
     - ``pig_latin``: words of ``dataset: pig_latin``.
     - ``arithmetic``: problems of ``dataset: arithmetic``.
-    - ``task_options``: arguments of a custom dataset class or of ``load_environment``.
+    - ``task_options``: arguments of a custom dataset class or of a game.
     - ``chat``: pass prompts as messages in the model's chat template instead of plain text.
     - ``system_prompt``: first message with ``chat``; the task's when not given.
     """

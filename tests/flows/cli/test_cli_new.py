@@ -57,7 +57,8 @@ def test_new_files_have_the_new_names_only(kind: Kind) -> None:
     assert texts.keys() == study | {
         *(f"{module}.yaml", f"{module}.py", f"test_{module}.py", "README.md")
     }
-    old = ("custom_", "examples/", "Cards", '"cards"', "Sums", '"sums"', "HillClimbing", "Doubling")
+    old = ("custom_", "examples/", "Cards", '"cards"', "Sums", '"sums"', "HillClimbing")
+    old += ("Doubling", "HighCard")
     assert [(name, each) for name, text in texts.items() for each in old if each in text] == []
     ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
     ruff += ["--ignore", "E501,I001,T20", str(folder.resolve())]
