@@ -14,8 +14,8 @@ from ratchet.parameters.base import SECTIONS, Section, SubParameters
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.language_task.environments.base import SingleTurn
-from ratchet.scenarios.language_task.instance import SampledModel
 from ratchet.scenarios.language_task.evaluators import ExactMatch, PartialMatch
+from ratchet.scenarios.language_task.instance import SampledModel
 from ratchet.scenarios.registry import build_scenario
 
 GIVEN = {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"}

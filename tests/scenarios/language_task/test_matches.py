@@ -177,7 +177,7 @@ def test_an_error_of_a_game_names_it_and_may_be_left_out(played):
 
 
 def test_a_system_prompt_comes_first_for_each_seat(played, tokenizer):
-    found, engines = played(rules={"system_prompt": "go "}, group_size=1)
+    _found, engines = played(rules={"system_prompt": "go "}, group_size=1)
     for engine in engines.values():
         assert tokenizer.decode(engine.asked[0][0].prompt).startswith("go ")
     assert len(engines["a"].asked[1][0].prompt) == len(engines["a"].asked[0][0].prompt) + 3
