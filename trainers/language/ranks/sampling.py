@@ -47,7 +47,8 @@ class RankSampler:
 
     @torch.no_grad()
     def _gather_weights(self) -> None:
-        pairs = zip(self._complete.parameters(), self._sharded.parameters(), strict=True)
+        pairs = zip(self._complete.all_parameters(), self._sharded.all_parameters(), strict=True)
         for weight, sharded in pairs:
-            weight.copy_(gather(local_shard(sharded), sharded))
+            if sharded.requires_grad:
+                weight.copy_(gather(local_shard(sharded), sharded))
         self.is_outdated = False
