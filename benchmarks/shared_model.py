@@ -1,7 +1,7 @@
 """Time and memory of training one model in several processes.
 
-Run it with ``python benchmarks/shared_model.py [--processes 2]``. GRPO iterations on the same
-completions, with a small model and one of 12 layers, which transformers runs.
+Run it with ``python benchmarks/shared_model.py [--processes 2]``. GRPO
+iterations with a small model, and with one of 12 layers, which transformers runs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ import torch
 from omegaconf import OmegaConf
 
 from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.rollouts.trajectory import Trajectory
@@ -31,28 +34,53 @@ GROUPS, GROUP_SIZE, PROMPT, ANSWER = 4, 8, 32, 32
 MEBIBYTE = 2**20
 
 
-def answers(vocabulary: int, seed: int) -> list[Trajectory]:
-    """Build random completions of random prompts."""
+def requests_of(vocabulary: int, seed: int) -> list[SampleRequest]:
+    """Build requests of completions of random prompts."""
     rng = np.random.default_rng(seed)
-    trajectories = []
-    for group in range(GROUPS):
-        prompt = rng.integers(7, vocabulary, PROMPT).tolist()
-        for _ in range(GROUP_SIZE):
-            trajectories.append(
-                Trajectory(
-                    tokens=[*prompt, *rng.integers(7, vocabulary, ANSWER).tolist()],
-                    loss_mask=[0] * PROMPT + [1] * ANSWER,
-                    logprobs=[0.0] * PROMPT + [-2.0] * ANSWER,
-                    reward=float(rng.random()),
-                    group_id=str(group),
-                    run_id=str(len(trajectories)),
-                )
-            )
-    return trajectories
+    prompts = [tuple(rng.integers(7, vocabulary, PROMPT).tolist()) for _ in range(GROUPS)]
+    return [
+        SampleRequest(prompt, ANSWER, seed=GROUP_SIZE * group + number)
+        for group, prompt in enumerate(prompts)
+        for number in range(GROUP_SIZE)
+    ]
+
+
+def trajectories_of(
+    requests: list[SampleRequest], completions: list[Completion]
+) -> list[Trajectory]:
+    """Give random rewards to completions."""
+    rng = np.random.default_rng(0)
+    return [
+        Trajectory(
+            tokens=[*request.prompt, *completion.tokens],
+            loss_mask=[0] * PROMPT + [1] * len(completion.tokens),
+            logprobs=[0.0] * PROMPT + list(completion.log_probs),
+            reward=float(rng.random()),
+            group_id=str(number // GROUP_SIZE),
+            run_id=str(number),
+        )
+        for number, (request, completion) in enumerate(zip(requests, completions, strict=True))
+    ]
+
+
+def processes_of(trainer: GrpoTrainer) -> list[psutil.Process]:
+    """Return this process and the ranks."""
+    ranks = [] if trainer._ranks is None else trainer._ranks.pids
+    return [psutil.Process(), *map(psutil.Process, ranks)]
+
+
+@contextmanager
+def measured(trainer: GrpoTrainer, used: list[tuple[float, float]]) -> Iterator[None]:
+    """Append the wall and CPU seconds of a block; CPU seconds without those of a start."""
+    everyone = processes_of(trainer)
+    wall, cpu = time.perf_counter(), sum(sum(p.cpu_times()[:2]) for p in everyone)
+    yield
+    cpu = sum(sum(p.cpu_times()[:2]) for p in everyone) - cpu
+    used.append((time.perf_counter() - wall, cpu))
 
 
 def measure(folder: Path, processes: int, rounds: int) -> None:
-    """Print wall and CPU time of an iteration, and the memory of each process."""
+    """Print wall and CPU time of sampling and of training, and the memory of each process."""
     trainer = GrpoTrainer(
         OmegaConf.create(
             {
@@ -64,28 +92,30 @@ def measure(folder: Path, processes: int, rounds: int) -> None:
     )
     model = load_language_model(folder, base_dir=Path())
     trainer.connect(model, InProcessEngine(model))
-    played = [answers(len(model.tokenizer.vocabulary), seed) for seed in range(rounds + 1)]
-    begin = time.perf_counter()
-    trainer.train(played[0])
-    first = time.perf_counter() - begin
-    ranks = [] if trainer._ranks is None else trainer._ranks.pids
-    everyone = [psutil.Process(), *map(psutil.Process, ranks)]
-    walls, cpus = [], []
-    for each in played[1:]:
-        began = time.perf_counter(), sum(sum(p.cpu_times()[:2]) for p in everyone)
-        trainer.train(each)
-        walls.append(time.perf_counter() - began[0])
-        cpus.append(sum(sum(p.cpu_times()[:2]) for p in everyone) - began[1])
+    size = len(model.tokenizer.vocabulary)
+    used: dict[str, list[tuple[float, float]]] = {"sampling": [], "training": []}
+    for seed in range(rounds + 1):
+        requests = requests_of(size, seed)
+        with measured(trainer, used["sampling"]):
+            completions = trainer.engine.generate(requests)
+        with measured(trainer, used["training"]):
+            trainer.train(trajectories_of(requests, completions))
+    everyone = processes_of(trainer)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     held = [weights] if trainer._ranks is None else trainer._ranks.held_bytes
     resident = [p.memory_info().rss / MEBIBYTE for p in everyone]
     print(
-        f"{folder.name}, {processes} processes: first {first:.1f} s, then"
-        f" {statistics.median(walls):.3f} s ({min(walls):.3f} to {max(walls):.3f}) and"
-        f" {statistics.median(cpus):.2f} CPU-seconds per iteration; weights"
+        f"{folder.name}, {processes} processes: weights"
         f" {[f'{each / MEBIBYTE:.1f}' for each in held]} MiB, resident"
         f" {[f'{each:.0f}' for each in resident]} MiB"
     )
+    for work, pairs in used.items():
+        walls, cpus = zip(*pairs[1:], strict=True)  # the first starts processes
+        print(
+            f"  {work}: first {pairs[0][0]:.1f} s, then {statistics.median(walls):.3f} s"
+            f" ({min(walls):.3f} to {max(walls):.3f}) and"
+            f" {statistics.median(cpus):.2f} CPU-seconds"
+        )
     trainer.close()
 
 

@@ -44,15 +44,20 @@ def trained(lab, result):
 
 
 @pytest.mark.in_turn(4, of="kills")
-@pytest.mark.parametrize("stage", [pytest.param("rollouts", marks=pytest.mark.exhaustive), "train"])
-def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage):
+@pytest.mark.parametrize(
+    ("stage", "processes"),
+    [pytest.param("rollouts", 1, marks=pytest.mark.exhaustive), ("train", 1), ("train", 2)],
+)
+def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage, processes):
+    service = {"train_service": {"world_size": processes}}
+    chosen = {**CHOSEN, "language": {**CHOSEN["language"], **service}}
     cut = lab.settings(iterations_per_task=1)
     where = "iteration=2" if stage == "rollouts" else "iteration=3"
-    lab.kill(f"stage={stage};{where};within=0.1", CHOSEN, cut)
-    resumed = lab.run(CHOSEN, cut)
+    lab.kill(f"stage={stage};{where};within=0.1", chosen, cut)
+    resumed = lab.run(chosen, cut)
     assert resumed["cached"] > 0
     fused = lab.settings(iterations_per_task=4, home=str(tmp_path / "other"))
-    whole = lab.run(CHOSEN, fused)
+    whole = lab.run(chosen, fused)
     assert trained(lab, resumed) == trained(lab, whole)
     state = final_state(lab, resumed)
     other = LanguageState.load(

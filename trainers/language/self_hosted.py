@@ -59,8 +59,9 @@ class SelfHostedTrainer(BaseTrainer):
     contains ``log_probs`` and ``ref_log_probs`` before the step.
 
     With ``language.train_service.world_size`` above 1, that number of other processes, the ranks,
-    share the model and take the steps; batches are prepared here, once, and the weights are sent
-    back. What a state stores of ``self`` is copied to the ranks' trainers, which compute the loss.
+    share the model, sample with the built-in engine and take the steps; batches are prepared here,
+    once, and the weights are sent back. What a state stores of ``self`` is copied to the ranks'
+    trainers, which compute the loss.
     """
 
     required_fields: ClassVar[tuple[str, ...]] = REQUIRED_FIELDS
@@ -112,6 +113,7 @@ class SelfHostedTrainer(BaseTrainer):
             from trainers.language.ranks.group import Ranks  # torch.distributed takes seconds
 
             self._ranks = Ranks(self, model, world_size, timeout=self._rank_seconds)
+            self._engine = self._ranks.engine_for(engine)
         self._reference = model.reference() if self._learns_here and self._needs_reference else None
         self._optimizer = LanguageOptimizer(self._learning_parameters(), self.language.optimizer)
 
@@ -456,8 +458,6 @@ class SelfHostedTrainer(BaseTrainer):
         """Restore the result of :meth:`take_weights`."""
         self.model.load_state_dict(weights.tensors)
         self._optimizer.read_weights()
-        if self._ranks is not None:
-            self._ranks.forget_weights()
         self._engine.update(self.model)
 
     def close(self) -> None:

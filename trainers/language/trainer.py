@@ -28,6 +28,7 @@ from trainers.custom_state import is_custom, is_custom_method, put_attributes, t
 from trainers.language.agents import check_agent, shared_models
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
 from trainers.language.models import build_model, load_built_model
+from trainers.language.ranks.rows import ranks_sample
 from trainers.language.rollout_worker import TrainerRolloutWorker
 from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
@@ -452,6 +453,8 @@ class LanguageTrainer(StagedTrainer):
             parameters["gradients"] = "float32"  # earlier versions added rounded ones
         if stage == "train" and is_split and language.train_service.world_size > 1:
             parameters["split"] = "by rank"  # earlier versions split rows before sharing them
+        if stage != "initial_state" and ranks_sample(language):
+            parameters["sampling_processes"] = language.train_service.world_size
         if is_custom(cls):  # custom trainers may read all parameters
             return parameters
         horizon = parameters.get("rl", {}).keys() & {"num_iterations"}

@@ -62,8 +62,8 @@ def fitting_tokens(
     reads
         The number of times that the loss reads a token with gradients.
     processes
-        The number of processes that share all weights. The first one's device also samples, with
-        complete weights.
+        The number of processes that share all weights. Each also samples with complete weights;
+        the first one's device has those of the run's main process too.
     """
     learned = list(trained)
     all_weights = [*learned, *(each for one in (model, *models) for each in one.all_parameters())]
@@ -71,7 +71,7 @@ def fitting_tokens(
     stored = sum(map(_weight_bytes, weights.values())) + sum(map(_learning_bytes, learned))
     stored //= processes
     if processes > 1:
-        stored += sum(map(_weight_bytes, model.all_parameters()))
+        stored += 2 * sum(map(_weight_bytes, model.all_parameters()))
     free = (
         (_USABLE - 1 / CACHE_SHARE) * memory
         - stored

@@ -59,7 +59,7 @@ def fake_model(dtype, **changes):
         (torch.float32, {"recomputes_activations": True}, {}, 148_000, 3 * 16 + 52 + 2 * 240),
         (torch.float32, {"keeps_logits": True}, {}, 148_000, 1252 + 16 * 7),
         (torch.float32, {}, {"reads": 2}, 148_000, 2 * 1252),
-        (torch.float32, {}, {"processes": 4}, 148_000 // 4 + 10_000 * 4, 1252),
+        (torch.float32, {}, {"processes": 4}, 148_000 // 4 + 2 * 10_000 * 4, 1252),
         # bfloat16: norms 2·(8·4 + 4), attention 4·(4 + 2) + 4·2, MLP 8·5; masters have gradients
         (torch.bfloat16, {}, {}, 10_000 * 2 + 9000 * (2 + 8 + 8), 3 * 144 + 36 + 2 * 144),
         # an adapter's inputs are copied: 4·(5·4 + 4 + 5) a layer

@@ -137,7 +137,8 @@ def test_one_step_behind_learns_from_the_weights_before():
 
 
 def test_a_process_that_plays_makes_nothing_to_learn_with(tmp_path, monkeypatch):
-    given = parameters(language={"train_service": {"world_size": 2}}, grpo={"kl": {"coef": 0.1}})
+    language = {"train_service": {"world_size": 2}, "mode": "one_step_behind"}
+    given = parameters(language=language, grpo={"kl": {"coef": 0.1}})
     learns = build(given)
     learns.initial_state()
     keep(learns, tmp_path, "0")
@@ -370,17 +371,22 @@ def test_a_custom_learner_may_read_what_is_networks():
     assert {"rl", "protocol_common"} <= own.keys() - ours.keys()
 
 
-def test_the_number_of_processes_that_train_is_in_the_key_of_training_alone():
-    def changed(**service):
-        given = parameters(language={"train_service": service})
+def test_the_number_of_processes_is_in_the_keys_of_training_and_of_their_samples():
+    def changed(language=None, **service):
+        language = language or {}
+        given, other = (
+            parameters(language={**language, "train_service": each}) for each in (service, {})
+        )
         return {
             stage
             for stage in ("initial_state", "rollouts", "train", "test")
             if loop_around(GrpoTrainer).stage_key_parameters(given, stage)
-            != loop_around(GrpoTrainer).stage_key_parameters(parameters(), stage)
+            != loop_around(GrpoTrainer).stage_key_parameters(other, stage)
         }
 
-    assert changed(world_size=2) == {"train"}
+    assert changed(world_size=2) == {"rollouts", "train", "test"}
+    for language in ({"engine": "vllm"}, {"mode": "one_step_behind"}):
+        assert changed(language, world_size=2) == {"train"}, "the main process samples"
     assert changed(config={"learning_rate": 1.0}) == set()
 
 

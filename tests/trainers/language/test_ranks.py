@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
+from safetensors import SafetensorError
 
-from ratchet.errors import ParameterError, RankError, StateError
+from ratchet.errors import DataError, ParameterError, RankError, StateError
 from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.models.lora import Lora
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -23,6 +27,7 @@ from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.base import BaseTrainer
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.ranks.classes import class_reference
+from trainers.language.ranks.messages import full_disk_named
 from trainers.language.ranks.rows import RankShare
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.language.trainer import loop_around
@@ -135,6 +140,23 @@ def first_state(two):
     return two.take_state()
 
 
+def requests_of(trainer, count, temperature=1.0):
+    prompts = [tuple(trainer.tokenizer.encode("abcd"[n % 4] + "b" * (n % 3))) for n in range(count)]
+    return [SampleRequest(prompt, 6, n, temperature) for n, prompt in enumerate(prompts)]
+
+
+def same_completions(trainer, *lists):
+    """Ranks sample what one process does with the current weights, except for rounding."""
+    one = InProcessEngine(trainer.model)
+    for requests in lists or (requests_of(trainer, 7), requests_of(trainer, 7, 0.0)):
+        expected, completions = one.generate(requests), trainer.engine.generate(requests)
+        assert [each.tokens for each in completions] == [each.tokens for each in expected]
+        for each, other in zip(completions, expected, strict=True):
+            assert each.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+            assert each.finish_reason == other.finish_reason
+        assert trainer.engine.generate(requests) == completions, "the same bits"
+
+
 def same_learning(one, other, play, seeds):
     """Train both on the same answers; what is measured and kept differs by rounding alone."""
     for seed in seeds:
@@ -172,6 +194,25 @@ def test_two_processes_learn_what_one_does_and_go_on_as_one(make, two, first_sta
     for trainer in (alone, two):
         trainer.put_weights(began_with)
     same_learning(alone, two, play, (5,))
+    assert two._ranks.pids == pids, "they live on"
+
+
+@pytest.mark.slow
+def test_ranks_sample_with_the_current_weights(make, two, first_state, play):
+    two.put_state(first_state)
+    same_completions(two, requests_of(two, 7), requests_of(two, 1), [])
+    two.train(play(seed=0))
+    same_completions(two)
+    two.put_state(first_state)
+    same_completions(two)
+    with torch.no_grad():
+        two.model.parameters()[0].mul_(1.1)
+    same_completions(two)
+    pids = two._ranks.pids
+    with pytest.raises(DataError, match="prompt: got 40 tokens; the model's context has 32"):
+        two.engine.generate([SampleRequest((5,) * 40, 6, 0)])
+    with pytest.raises(ParameterError, match="another model than the trained one"):
+        two.engine.update(make(GrpoTrainer, 1).model)
     assert two._ranks.pids == pids, "they live on"
 
 
@@ -226,21 +267,61 @@ def test_a_killed_rank_is_named_and_what_it_did_comes_again_bit_for_bit(two, fir
     learned = weights_of(two)
     two.put_state(first_state)
     two.train(play(seed=0))
-    pids = two._ranks.pids
-    os.kill(pids[1], signal.SIGSTOP)  # the other waits for it now
-    killer = threading.Timer(0.5, os.kill, (pids[1], signal.SIGKILL))
-    killer.start()
-    began = time.monotonic()
-    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, ended by SIGKILL"):
+    with rank_killed(two):
         two.train(play(seed=1))
-    killer.join()
-    assert time.monotonic() - began < 5
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "none is left"
     with pytest.raises(StateError, match="Continue from a saved state"):
         two.train(play(seed=1))
     two.put_state(first_state)
     assert [two.train(play(seed=seed)) for seed in (0, 1)] == before
     assert differ(weights_of(two), learned) == 0
+    requests = requests_of(two, 7)
+    completions = two.engine.generate(requests)
+    with rank_killed(two):
+        two.engine.generate(requests)
+    assert two.engine.generate(requests) == completions
+    with pytest.raises(StateError, match="Continue from a saved state"):
+        two.train(play(seed=1))
+
+
+@contextmanager
+def rank_killed(trainer):
+    """A rank is killed while another waits for it; the error names it, and none is left."""
+    pids = trainer._ranks.pids
+    os.kill(pids[1], signal.SIGSTOP)
+    killer = threading.Timer(0.5, os.kill, (pids[1], signal.SIGKILL))
+    killer.start()
+    began = time.monotonic()
+    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, ended by SIGKILL"):
+        yield
+    killer.join()
+    assert time.monotonic() - began < 5
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+class FullFolder(tempfile.TemporaryDirectory):
+    """A folder in which one file cannot be written."""
+
+    file = ""
+
+    def __enter__(self):
+        (Path(self.name) / self.file).symlink_to("/dev/full")
+        return super().__enter__()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["rank1.json", "request.json"])
+def test_a_full_disk_is_named_with_the_bytes(two, first_state, monkeypatch, file):
+    two.put_state(first_state)
+    monkeypatch.setattr(FullFolder, "file", file)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", FullFolder)
+    with pytest.raises(RankError, match=r"ratchet-ranks-.*: needs \d+ bytes, \d+ are free.*TMPDIR"):
+        two.engine.generate(requests_of(two, 1))
+
+
+def test_a_full_disk_is_named_while_tensors_are_written(tmp_path):
+    text = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with pytest.raises(RankError, match="needs 7 bytes"), full_disk_named(tmp_path, lambda: 7):
+        raise SafetensorError(text)
 
 
 @pytest.mark.slow
@@ -251,6 +332,7 @@ def test_a_custom_trainer_with_a_value_head_adapts_a_model_in_two_processes(make
     config = {"optimizer": {"lr": 3e-2}, "minibatch_size": 7, "language_ppo": {"kl": {"coef": 0.1}}}
     one, two = (make(custom, world_size, lora, **config) for world_size in (1, 2))
     same_learning(one, two, play, (0, 1))
+    same_completions(two)
     heads = [trainer.take_state()["value_head"]["weight"] for trainer in (one, two)]
     assert heads[0].abs().max() > 0
     assert torch.allclose(*heads, atol=1e-5)
@@ -274,6 +356,8 @@ def test_shares_are_everything_once_and_equally_many(world_size, count):
     rows = [share.rows(count) for share in shares]
     assert len({len(of_one) for of_one in rows}) == 1
     assert [row for of_one in rows for row in of_one][:count] == list(range(count))
+    parts = [list(range(count))[share.part(count)] for share in shares]
+    assert [row for part in parts for row in part] == list(range(count)), "unpadded"
 
 
 def test_a_class_that_others_cannot_find_is_refused(tmp_path):

@@ -1,7 +1,7 @@
 """The main process's interface to the ranks: sends requests, and waits for all answers.
 
-Ranks start with the first training step and end with their trainer. If one fails or ends, all are
-ended; the next request starts new ones from a state.
+Ranks start with the first request and end with their trainer. If one fails or ends, all are ended;
+the next request starts new ones, which train only from a state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 import ratchet.errors
-from ratchet.errors import RankError, RatchetError, StateError
+from ratchet.errors import ParameterError, RankError, RatchetError, StateError
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import Completion, SampleRequest, check_prompts
 from trainers.custom_state import RECORDS, is_custom_method, take_attributes
 from trainers.language.ranks import process
 from trainers.language.ranks.classes import class_reference
+from trainers.language.ranks.messages import from_json, full_disk_named, save_message, to_json
+from trainers.language.ranks.rows import ranks_sample
 from trainers.named import NamedTrainer
-from trainers.state_tree import flatten_tree, load_tree, save_tree
+from trainers.state_tree import flatten_tree, load_tree
 
 if TYPE_CHECKING:
+    from ratchet.language_models.engines.rollouts import RolloutEngine
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.rollouts.batch import Batch
     from trainers.language.policy_loss import Figures
@@ -46,7 +51,9 @@ _PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor, np.ndarr
 
 
 class Ranks:
-    """Processes that each store a shard of a trainer's model and train on a part of its rows.
+    """Processes that each store a shard of a trainer's model, and a rollout engine.
+
+    Each trains on a part of the rows, and generates some of the completions.
 
     Parameters
     ----------
@@ -75,31 +82,40 @@ class Ranks:
         self._class = class_reference(type(trainer))
         self._dtype = str(model.dtype).removeprefix("torch.")
         self._home = tempfile.TemporaryDirectory(prefix="ratchet-ranks-")
-        model.save(Path(self._home.name) / process.MODEL_FOLDER)
+        home = Path(self._home.name)
+        with full_disk_named(home, lambda: sum(each.nbytes for each in model.all_parameters())):
+            model.save(home / process.MODEL_FOLDER)
         self._starts = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._optimizer: Mapping[str, Any] | None = {"moments": {}, "done": 0}
-        self._have_weights = False
+        self._has_lost_optimizer = False
+        self._sent_versions: list[int] | None = None
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes; none before the first training step."""
+        """The ids of the processes; none before the first request."""
         return [each.pid for each in self._processes]
 
     # -- requests of the trainer ---------------------------------------------------------------
 
     def learn(self, batch: Batch) -> list[Figures]:
         """Take the steps of :meth:`SelfHostedTrainer._learn`, and load the new weights."""
+        self._check_optimizer()
         self._prepare()
+        if self._optimizer is not None:
+            self._request("put_optimizer", {"optimizer": self._optimizer})
+            self._optimizer = None
         answers = self._request("learn", self._as_tree(batch))
         parameters, weights = self._trainer._learning_parameters(), answers[0]["weights"]
         with torch.no_grad():
             for parameter, weight in zip(parameters, weights, strict=True):
                 parameter.copy_(weight)
+        self._sent_versions = self._versions()
         return [_summed(parts) for parts in zip(*(one["figures"] for one in answers), strict=True)]
 
     def read_rows(self, method: str, batch: Batch) -> Tensor:
         """Call a method of the trainer in all ranks, each with some rows; return all rows."""
+        self._check_optimizer()
         self._prepare()
         answers = self._request("read_rows", {"method": method, **self._as_tree(batch)})
         rows: Tensor = torch.cat([answer["rows"] for answer in answers])[: len(batch)]
@@ -127,21 +143,41 @@ class Ranks:
         self._prepare()
         return self._fitting_tokens
 
+    def engine_for(self, engine: RolloutEngine) -> RolloutEngine:
+        """Return the engine of the trainer: these ranks instead of the built-in one."""
+        is_built_in = type(engine) is InProcessEngine
+        return self if is_built_in and ranks_sample(self._trainer.language) else engine
+
+    def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
+        """Generate completions; see :meth:`RolloutEngine.generate`."""
+        check_prompts(requests, self._trainer.model)
+        if not requests:
+            return []
+        self._prepare()
+        answers = self._request("generate", {"requests": to_json(requests)})
+        parts = [from_json(Completion, answer["completions"]) for answer in answers]
+        return [completion for part in parts for completion in part]
+
+    def update(self, model: LanguageModel) -> None:
+        """Use the trained model's current weights, which the ranks always do."""
+        if model is not self._trainer.model:
+            raise ParameterError(
+                f"engine.update: got another model than the trained one, whose shards the"
+                f" {self._world_size} processes of language.train_service.world_size have. Set"
+                " language.engine to a class of your own to sample from other models."
+            )
+
     def state_dict(self) -> Mapping[str, Any]:
         """Return the optimizer's complete state, in the format of a single process."""
+        self._check_optimizer()
         if self._optimizer is not None:
             return self._optimizer
-        self._check_complete()
         return self._request("take_optimizer", {})[0]["optimizer"]  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the optimizer's state, and let the ranks reload the trainer's weights."""
         self._optimizer = copy.deepcopy(state)
-        self.forget_weights()
-
-    def forget_weights(self) -> None:
-        """Let the ranks reload the trainer's changed weights before the next request."""
-        self._have_weights = False
+        self._has_lost_optimizer = False
 
     def close(self) -> None:
         """End all processes."""
@@ -154,29 +190,31 @@ class Ranks:
                 with contextlib.suppress(BrokenPipeError):  # what it did not read
                     pipe.close()
         self._processes = []
-        self._have_weights = False
+        self._sent_versions = None
+        self._has_lost_optimizer = self._optimizer is None
 
     # -- communication -------------------------------------------------------------------------
 
-    def _check_complete(self) -> None:
-        if self._optimizer is None and not self._processes:
+    def _check_optimizer(self) -> None:
+        if self._has_lost_optimizer:
             raise StateError(
                 f"language.train_service.world_size: the {self._world_size} processes that train"
                 " have ended, and the optimizer's state is lost. Continue from a saved state."
             )
 
     def _prepare(self) -> None:
-        """Start the processes unless they run, and send weights and optimizer state if outdated."""
-        self._check_complete()
+        """Start the processes unless they run, and send weights that changed in this process."""
         if not self._processes:
             self._start()
-        if self._have_weights:
-            return
-        request: dict[str, Any] = {"weights": list(self._trainer._learning_parameters())}
-        if self._optimizer is not None:
-            request["optimizer"] = self._optimizer
-        self._request("put", request)
-        self._optimizer, self._have_weights = None, True
+        versions = self._versions()
+        if self._sent_versions != versions:
+            weights = list(self._trainer._learning_parameters())
+            self._request("put_weights", {"weights": weights})
+            self._sent_versions = versions
+
+    def _versions(self) -> list[int]:
+        """Return torch's counts of the changes of each parameter."""
+        return [each._version for each in self._trainer._learning_parameters()]
 
     def _start(self) -> None:
         self._starts += 1
@@ -202,8 +240,6 @@ class Ranks:
             "dtype": self._dtype,
             "recomputes": self._trainer.model.recomputes_activations,
             "base_dir": str(Path(config.get("base_dir") or ".").resolve()),
-            "threads": torch.get_num_threads(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
             "timeout": self._timeout,
             "meeting": f"meeting{self._starts}",
         }
@@ -217,9 +253,15 @@ class Ranks:
         try:
             with tempfile.TemporaryDirectory(dir=self._home.name) as name:
                 folder = Path(name)
-                save_tree(dict(request), folder, process.REQUEST_NAME)
-                line = json.dumps({"do": what, "folder": name}) + "\n"
-                self._send(line.encode())
+                save_message(dict(request), folder, process.REQUEST_NAME)
+                line = {
+                    "do": what,
+                    "folder": name,
+                    "threads": torch.get_num_threads(),
+                    "deterministic": torch.are_deterministic_algorithms_enabled(),
+                    "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+                }
+                self._send(json.dumps(line).encode() + b"\n")
                 self._await()
                 ranks = range(self._world_size)
                 return [load_tree(folder, process.answer_name(rank)) for rank in ranks]
@@ -262,12 +304,12 @@ class Ranks:
                     hint = ""
                     if code == -signal.SIGKILL:
                         hint = (
-                            " If memory ran out, raise language.train_service.world_size or lower"
-                            " language.micro_batch_size."
+                            " If memory ran out, raise language.train_service.world_size, or lower"
+                            " language.micro_batch_size or language.engine.max_batch_size."
                         )
                     return RankError(
-                        f"{self._name(rank)}, process {each.pid}, ended {how} while it"
-                        f" trained.{hint} The same command resumes from the last finished stage."
+                        f"{self._name(rank)}, process {each.pid}, ended {how}."
+                        f"{hint} The same command resumes from the last finished stage."
                     )
             if time.monotonic() > deadline:
                 return RankError("a rank closed its output without ending.")

@@ -17,8 +17,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from torch.distributed.tensor import DTensor
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.sharding import gather, held_bytes, local_shard, shard_like
@@ -40,9 +42,11 @@ from trainers.language.base import TrainingPosition
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
+from trainers.language.ranks.messages import from_json, save_message, to_json
 from trainers.language.ranks.rows import RankShare, method_of
+from trainers.language.ranks.sampling import RankSampler
 from trainers.named import NamedTrainer
-from trainers.state_tree import load_tree, save_tree
+from trainers.state_tree import load_tree
 
 if TYPE_CHECKING:
     from trainers.language.ranks.rows import RankTrainer
@@ -136,6 +140,7 @@ class ShardedOptimizer(LanguageOptimizer):
 REQUEST_NAME = "request"
 MODEL_FOLDER = "model"
 Tree = dict[str, Any]
+_Loaded = TypeVar("_Loaded")
 
 
 def answer_name(rank: int) -> str:
@@ -151,40 +156,39 @@ class Rank:
     def __init__(self, share: RankShare, folder: Path) -> None:
         self.share, self._folder = share, folder
 
-    def answer(self, what: str, folder: Path) -> None:
+    def answer(self, line: Mapping[str, Any]) -> None:
         """Execute the request in a folder, and write the answer there."""
+        torch.set_num_threads(line["threads"])
+        torch.use_deterministic_algorithms(line["deterministic"], warn_only=line["warn_only"])
+        folder = Path(line["folder"])
         request = load_tree(folder, REQUEST_NAME)
         work = {
             "begin": self.begin,
-            "put": self.put,
+            "put_weights": self.put_weights,
+            "put_optimizer": self.put_optimizer,
+            "generate": self.generate,
             "learn": self.learn,
             "read_rows": self.read_rows,
             "take_optimizer": self.take_optimizer,
-        }[what]
-        save_tree(work(request), folder, answer_name(self.share.rank))
+        }[line["do"]]
+        save_message(work(request), folder, answer_name(self.share.rank))
 
     def begin(self, request: Tree) -> Tree:
         """Build the trainer, and shard its models."""
-        torch.set_num_threads(request["threads"])
-        torch.use_deterministic_algorithms(request["deterministic"])
         timeout = timedelta(seconds=request["timeout"])
         mesh = self._join(request["device"], self._folder / request["meeting"], timeout)
         self.trainer = find_class(request["trainer"])(request["config"])
         self.trainer.share = self.share
-        # sequentially: only one complete model at a time is in the machine's memory
-        for turn in range(self.share.world_size):
-            if turn == self.share.rank:
-                dtype, base_dir = request["dtype"], Path(request["base_dir"])
-                folder = self._folder / MODEL_FOLDER
-                model = load_language_model(folder, base_dir=base_dir, dtype=dtype)
-                if request["recomputes"]:
-                    model.recompute_activations()
-                with seeded_globals(derive_seed(0, "connect")):  # replaced by the main process's
-                    self.trainer.connect(model, InProcessEngine(model))
-                for each in vars(self.trainer).values():
-                    if isinstance(each, LanguageModel):
-                        each.shard(mesh)
-            dist.barrier()
+        self._load = partial(
+            load_language_model,
+            self._folder / MODEL_FOLDER,
+            base_dir=Path(request["base_dir"]),
+            dtype=request["dtype"],
+        )
+        self._in_turn(partial(self._connect, mesh, recomputes=request["recomputes"]))
+        load = partial(self._in_turn, partial(self._load, device=str(self.trainer.model.device)))
+        options = self.trainer.language.engine.given
+        self._sampler = RankSampler(self.trainer.model, load, options)
         parameters, device = self.trainer._learning_parameters(), self.trainer.model.device
         for parameter in parameters:
             if parameter.device != device:  # not one of the model's
@@ -194,6 +198,24 @@ class Rank:
             "held_bytes": held_bytes(parameters),
             "fitting_tokens": self.trainer.fitting_tokens(),
         }
+
+    def _in_turn(self, load: Callable[[], _Loaded]) -> _Loaded:
+        """Call a function in each process; one model at a time is loaded into the CPU's memory."""
+        for turn in range(self.share.world_size):
+            if turn == self.share.rank:
+                loaded = load()
+            dist.barrier()
+        return loaded
+
+    def _connect(self, mesh: DeviceMesh, *, recomputes: bool) -> None:
+        model = self._load()
+        if recomputes:
+            model.recompute_activations()
+        with seeded_globals(derive_seed(0, "connect")):  # replaced by the main process's
+            self.trainer.connect(model, InProcessEngine(model))
+        for each in vars(self.trainer).values():
+            if isinstance(each, LanguageModel):
+                each.shard(mesh)
 
     def _join(self, first: str, meeting: Path, timeout: timedelta) -> DeviceMesh:
         device = self.share.device(torch.device(first))
@@ -210,8 +232,8 @@ class Rank:
         )
         return init_device_mesh(kind, (self.share.world_size,))
 
-    def put(self, request: Tree) -> Tree:
-        """Load complete weights, and a state of the optimizer if given."""
+    def put_weights(self, request: Tree) -> Tree:
+        """Load complete weights."""
         params = self.trainer._learning_parameters()
         shapes = [[list(tensor.shape) for tensor in each] for each in (params, request["weights"])]
         if shapes[0] != shapes[1]:
@@ -222,11 +244,20 @@ class Rank:
             )
         for parameter, weight in zip(params, request["weights"], strict=True):
             local_shard(parameter).copy_(shard_like(weight, parameter))
-        if "optimizer" in request:
-            self.trainer._optimizer.load_state_dict(request["optimizer"])
-        else:
-            self.trainer._optimizer.read_weights()
+        self.trainer._optimizer.read_weights()
+        self._sampler.is_outdated = True
         return {}
+
+    def put_optimizer(self, request: Tree) -> Tree:
+        """Load a complete state of the optimizer."""
+        self.trainer._optimizer.load_state_dict(request["optimizer"])
+        return {}
+
+    def generate(self, request: Tree) -> Tree:
+        """Generate completions of this rank's share of the requests."""
+        requests = from_json(SampleRequest, request["requests"])
+        completions = self._sampler.generate(requests[self.share.part(len(requests))])
+        return {"completions": to_json(completions)}
 
     def learn(self, request: Tree) -> Tree:
         """Take a batch's steps; the first rank returns the new weights."""
@@ -235,6 +266,7 @@ class Rank:
         seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
         with seeded_globals(seed):
             step_figures = trainer._learn(on_device(batch, trainer.model.device))
+        self._sampler.is_outdated = True
         figures = [{name: float(value) for name, value in one.items()} for one in step_figures]
         weights = []
         for parameter in trainer._learning_parameters():
@@ -279,7 +311,7 @@ def _on_own_device(stored: Any, device: torch.device) -> Any:  # noqa: ANN401 --
     return stored
 
 
-def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], folder: Path) -> None:
+def _read_lines(lines: queue.SimpleQueue[Mapping[str, Any]], folder: Path) -> None:
     """Pass on requests; when the parent closes the pipe, end this process immediately."""
     for line in sys.stdin.buffer:
         lines.put(json.loads(line))
@@ -291,7 +323,7 @@ def _main() -> None:
     rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # output of libraries must not mix with answers
-    lines: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(lines, folder), daemon=True).start()
     if "lo" in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
@@ -302,7 +334,7 @@ def _main() -> None:
         request = lines.get()
         answer: dict[str, str] = {}
         try:
-            process.answer(request["do"], Path(request["folder"]))
+            process.answer(request)
         except Exception as error:  # noqa: BLE001 -- the main process raises it
             answer = {
                 "kind": type(error).__name__,

@@ -53,8 +53,13 @@ class RankShare:
 
         Padded with the last index.
         """
+        part = self.part(count)
+        return [min(row, count - 1) for row in range(part.start, part.stop)]
+
+    def part(self, count: int) -> slice:
+        """Return the slice of this process's items; the last processes may have fewer or none."""
         each = self.most(count)
-        return [min(row, count - 1) for row in range(self.rank * each, (self.rank + 1) * each)]
+        return slice(self.rank * each, (self.rank + 1) * each)
 
     def most(self, count: int) -> int:
         """Return the largest number of ``count`` items per process."""
@@ -102,6 +107,18 @@ class RankTrainer(Protocol):
     def fitting_tokens(self) -> int | None:
         """Return the most tokens of a micro-batch that fit; None without a limit."""
         ...
+
+
+def ranks_sample(language: LanguageParameters) -> bool:
+    """Return whether ranks generate the completions.
+
+    They do with the built-in engine, unless a separate process samples while they train.
+    """
+    return (
+        language.train_service.world_size > 1
+        and language.engine.name == "in_process"
+        and language.mode != "one_step_behind"
+    )
 
 
 def of_rows(
