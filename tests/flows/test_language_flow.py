@@ -31,6 +31,14 @@ CHOSEN = {
 }
 
 
+GAME = {
+    **CHOSEN,
+    "dataset": "open_spiel/kuhn_poker",
+    "language_task": {"num_train": 64, "num_test": 8},
+    "grpo": {"baseline": "agent_average", "advantage_scale": "none"},
+}
+
+
 def folder_of(lab, key):
     return lab.folder / "home" / "store" / "stages" / key
 
@@ -44,15 +52,24 @@ def trained(lab, result):
 
 
 @pytest.mark.in_turn(4, of="kills")
-@pytest.mark.parametrize("stage", [pytest.param("rollouts", marks=pytest.mark.exhaustive), "train"])
-def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage):
+@pytest.mark.parametrize(
+    ("stage", "chosen"),
+    [
+        pytest.param("rollouts", CHOSEN, marks=pytest.mark.exhaustive),
+        ("train", CHOSEN),
+        ("rollouts", GAME),
+        ("train", GAME),
+    ],
+    ids=["rollouts", "train", "rollouts of a game", "train two models"],
+)
+def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage, chosen):
     cut = lab.settings(iterations_per_task=1)
     where = "iteration=2" if stage == "rollouts" else "iteration=3"
-    lab.kill(f"stage={stage};{where};within=0.1", CHOSEN, cut)
-    resumed = lab.run(CHOSEN, cut)
+    lab.kill(f"stage={stage};{where};within=0.1", chosen, cut)
+    resumed = lab.run(chosen, cut)
     assert resumed["cached"] > 0
     fused = lab.settings(iterations_per_task=4, home=str(tmp_path / "other"))
-    whole = lab.run(CHOSEN, fused)
+    whole = lab.run(chosen, fused)
     assert trained(lab, resumed) == trained(lab, whole)
     state = final_state(lab, resumed)
     other = LanguageState.load(
