@@ -31,6 +31,18 @@ CHOSEN = {
 }
 
 
+RANKS = {
+    **CHOSEN,
+    "language": {**CHOSEN["language"], "train_service": {"world_size": 2}},
+}
+GAME = {
+    **CHOSEN,
+    "dataset": "open_spiel/kuhn_poker",
+    "language_task": {"num_train": 64, "num_test": 8},
+    "grpo": {"baseline": "agent_average", "advantage_scale": "none"},
+}
+
+
 def folder_of(lab, key):
     return lab.folder / "home" / "store" / "stages" / key
 
@@ -45,12 +57,17 @@ def trained(lab, result):
 
 @pytest.mark.in_turn(4, of="kills")
 @pytest.mark.parametrize(
-    ("stage", "processes"),
-    [pytest.param("rollouts", 1, marks=pytest.mark.exhaustive), ("train", 1), ("train", 2)],
+    ("stage", "chosen"),
+    [
+        pytest.param("rollouts", CHOSEN, marks=pytest.mark.exhaustive),
+        ("train", CHOSEN),
+        ("train", RANKS),
+        ("rollouts", GAME),
+        ("train", GAME),
+    ],
+    ids=["rollouts", "train", "train in ranks", "rollouts of a game", "train two models"],
 )
-def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage, processes):
-    service = {"train_service": {"world_size": processes}}
-    chosen = {**CHOSEN, "language": {**CHOSEN["language"], **service}}
+def test_a_killed_run_gives_the_result_of_one_uninterrupted_stage(lab, tmp_path, stage, chosen):
     cut = lab.settings(iterations_per_task=1)
     where = "iteration=2" if stage == "rollouts" else "iteration=3"
     lab.kill(f"stage={stage};{where};within=0.1", chosen, cut)
