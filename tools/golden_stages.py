@@ -70,6 +70,12 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "cartpole": {**CONTROL, "trainer": "vanilla_ppo"},
     "torchrl_ppo": {**CONTROL, "trainer": "torchrl_ppo", "rl": {}, "torchrl": FRAMES},
     "grpo": {**TASKS, "trainer": "grpo"},
+    "grpo_apart": {**TASKS, "trainer": "grpo"},
+    "grpo_partial": {
+        **TASKS,
+        "trainer": "grpo",
+        "language_task": {**REVERSE, "evaluator": "partial"},
+    },
     "remote_grpo": {
         **TASKS,
         "trainer": "remote_grpo",
@@ -79,6 +85,10 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "expert_iteration": {**CHAT, "trainer": "pure_text_ei"},
     "text_grpo": {**CHAT, "trainer": "pure_text_grpo"},
 }
+SETTINGS: dict[str, dict[str, Any]] = {
+    name: {"iterations_per_task": 1} for name in ("grpo_apart", "grpo_partial")
+}
+"""Settings of experiments whose rollouts are stages."""
 SHIPPED: dict[str, list[str]] = {
     "demo": [
         "graph_isomorphism.num_pairs=64",
@@ -133,7 +143,7 @@ def run_golden(names: list[str]) -> list[dict[str, Any]]:
             store = Path(folder) / name
             settings = ExperimentSettings(
                 home=str(home), runs=str(home / "runs"), store=str(store), tracking=False,
-                progress="none",
+                progress="none", **SETTINGS.get(name, {}),
             )  # fmt: skip
             if name in SHIPPED:
                 file = load_experiment(f"experiments/{name}.yaml", SHIPPED[name])
