@@ -22,6 +22,7 @@ from ratchet.scenarios.gymnasium.spaces import (
     ContinuousActions,
     DiscreteActions,
 )
+from ratchet.scenarios.gymnasium.turns import Turn
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,6 +62,10 @@ class Simulator(ABC):
     @abstractmethod
     def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
         """Apply the agents' actions: [A, K], int64 or f32."""
+
+    def turn(self) -> Turn | None:
+        """Return who acts next, and with which actions; None: all agents, with all actions."""
+        return None
 
     @abstractmethod
     def close(self) -> None:
