@@ -64,6 +64,12 @@ def draws_inside(game: pyspiel.Game) -> bool:
     return bool(game.get_type().chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC)
 
 
+def is_zero_sum_for_two(game: pyspiel.Game) -> bool:
+    """Return whether a game has two players, whose rewards always have the sum zero."""
+    is_zero_sum = game.get_type().utility == pyspiel.GameType.Utility.ZERO_SUM
+    return bool(is_zero_sum and game.num_players() == 2)
+
+
 def game_spaces(game: pyspiel.Game) -> AgentSpaces:
     """Return the players' spaces: ``player_0``, ``player_1`` …."""
     if game.get_type().provides_information_state_tensor:
