@@ -115,6 +115,10 @@ def test_snapshots_are_those_of_the_period_and_of_the_networks():
         metrics += trainer.run_iterations(iteration, iteration + 1)
         policies.append(callback._policy())
     states = callback._states
+    for row, player in enumerate(states.player.tolist()):
+        agent = trainer.combined_agents.agents[f"player_{player}"]
+        logits = agent.policy(states.observation[row : row + 1]).detach().double()
+        torch.testing.assert_close(policies[3][row], logits.softmax(-1)[0])
     weights = [realisation_weights(states, policies[index]) for index in (1, 3)]
     assert callback._weights.equal(weights[0] + weights[1])
     assert [("nash_conv.last" in each) for each in metrics] == [False, False, True, False]
