@@ -36,7 +36,7 @@ $(LLM): pyproject.toml constraints.txt
 	@touch $@ $(CORE)
 
 $(ALL): pyproject.toml constraints.txt
-	$(INSTALL) '.[test,dev,llm,service,finetune,clients,hub,suites,rl,ray,cluster,sweeps,s3,auth,postgres,mirrors,pools,telemetry,peers,docs]'
+	$(INSTALL) '.[test,dev,llm,service,finetune,clients,hub,suites,rl,games,ray,cluster,sweeps,s3,auth,postgres,mirrors,pools,telemetry,peers,docs]'
 	@touch $@ $(CORE) $(LLM)
 
 # Keep tests of a file in one worker, so that module fixtures are created once.

@@ -102,6 +102,10 @@ class CheckPointNotFoundError(RatchetError, FileNotFoundError):
     """A requested saved state does not exist."""
 
 
+class IllegalActionError(RatchetError, ValueError):
+    """An agent chose an action that is not legal in the state of its game."""
+
+
 class StateError(RatchetError, ValueError):
     """A saved trainer state does not fit the trainer that loads it."""
 

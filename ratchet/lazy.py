@@ -30,6 +30,7 @@ EXTRAS = {
     "hydra": "rl",
     "vmas": "rl",
     "dm_control": "rl",
+    "pyspiel": "games",
     "ray": "ray",
     "prefect_dask": "cluster",
     "prefect_ray": "cluster",

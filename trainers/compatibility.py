@@ -48,8 +48,8 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     trainer = trainer_class(hyper_params, folder)
     _check_trainer(hyper_params, trainer)
     _check_suites(hyper_params, trainer)
-    if hyper_params.scenario == SIMULATORS and not trainer.traits.acts_alone:
-        _check_simulated(handler)
+    if hyper_params.scenario == SIMULATORS:
+        _check_simulated(hyper_params, trainer, handler)
     if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
         _check_videos(hyper_params, trainer, folder)
     _check_loaded_agents(hyper_params, trainer)
@@ -167,12 +167,22 @@ def _check_suites(hyper_params: HyperParameters, trainer: type[Trainer]) -> None
         )
 
 
-def _check_simulated(handler: ProtocolHandler) -> None:
-    """Refuse an environment that only the TorchRL trainers support."""
+def _check_simulated(
+    hyper_params: HyperParameters, trainer: type[Trainer], handler: ProtocolHandler
+) -> None:
+    """Refuse an environment that only the TorchRL trainers support, or that they do not."""
     from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
 
-    if isinstance(handler, SimulatorProtocolHandler):
+    if not isinstance(handler, SimulatorProtocolHandler):
+        return
+    if not trainer.traits.acts_alone:
         handler.check_simulated()
+    elif getattr(handler.game, "takes_turns", False):
+        raise ParameterError(
+            f"dataset: got {hyper_params.dataset!r}, whose agents act in turn, with the trainer"
+            f" {hyper_params.trainer_name!r}, expected agents that all act in each step. Choose"
+            " another trainer, e.g. vanilla_ppo."
+        )
 
 
 def _check_videos(

@@ -111,6 +111,9 @@ class Callback:
     steers: ClassVar[bool] = False
     """Whether it may stop the run or replace weights, rather than only observe."""
 
+    spans_phases: ClassVar[bool] = False
+    """Whether its state continues in the next phase of a run; otherwise it starts over."""
+
     plays_text: ClassVar[bool | None] = None
     """Supported trainers: of chat models only (True), of networks only (False), or both (None)."""
 

@@ -183,6 +183,14 @@ class CallbackList:
         if stopped is not None and stopped["callback"] in self._begun:
             self._stopped = dict(stopped)
 
+    def load_spanning(
+        self, values: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        """Restore the states, of an earlier phase, of callbacks that span phases."""
+        spanning = {spec.label for spec in self._specs if spec.kind.spans_phases}
+        states = values.get(_STATES, {})
+        self.load({_STATES: {name: states[name] for name in states if name in spanning}}, tensors)
+
     def _states(self) -> dict[str, CallbackState]:
         return {
             label: callback.take_state()

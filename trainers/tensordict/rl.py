@@ -259,7 +259,7 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         parts, before = self.components, TrainerState.load(folder)
         first = {name: TrainerState.load(path).agents[name] for name, path in fresh.items()}
         parts.take_over(replace(before, agents={**before.agents, **first}), read_pool(pool))
-        self.callbacks.load({})
+        self.callbacks.load_spanning(before.callbacks, before.callback_tensors)
         self.iteration, self._stage = before.iteration, "phase_state"
 
     # -- state -----------------------------------------------------------------------------

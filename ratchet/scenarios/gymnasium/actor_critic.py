@@ -1,7 +1,7 @@
 """All agents of an environment as one actor and critic; see :class:`ratchet.agents.ActorCritic`.
 
-Each agent acts in every frame until its episode is over. Shape letters: B frames, A agents,
-D values of the widest observation, K values of the widest action.
+Each agent computes an action in every frame; its losses count the frames in which it acts. Shape
+letters: B frames, A agents, D values of the widest observation, K values of the widest action.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.gymnasium.bodies import NetworkInputs, RecurrentState, agent_input_specs
-from ratchet.scenarios.gymnasium.networks import ControlAgent
+from ratchet.scenarios.gymnasium.networks import ControlAgent, num_outputs
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 OBSERVATION = ("agents", "observation")
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")
+_LEGAL = ("agents", "legal")
+_ILLEGAL = -1e9
+"""Logit of an illegal action; finite, so that entropies and gradients are."""
 _MEMORY = ("agents", "memory")
 """Agents' recurrent states before a frame, f32 [*B, A, M]; zero for agents without one."""
 _NEXT_MEMORY = "next_memory"
@@ -109,8 +112,15 @@ class ContinuousActionDistribution(ActionDistribution):
         return log_prob, entropy.expand(log_prob.shape)
 
 
-def distribution_of(agent: ControlAgent, outputs: Tensor) -> ActionDistribution:
-    """Return the distribution that a policy's outputs [B, num_outputs] stand for."""
+def distribution_of(
+    agent: ControlAgent, outputs: Tensor, legal: Tensor | None = None
+) -> ActionDistribution:
+    """Return the distribution that a policy's outputs [B, num_outputs] stand for.
+
+    Actions that are not ``legal``, bool [B, N], are impossible, unless none is.
+    """
+    if legal is not None:
+        outputs = outputs.masked_fill(~legal & legal.any(-1, keepdim=True), _ILLEGAL)
     if isinstance(agent.space.actions, DiscreteActions):
         return DiscreteActionDistribution(outputs, agent.space.actions.sizes)
     head = agent.policy_head
@@ -226,8 +236,8 @@ class ControlActorCritic(ActorCritic):
 
     @property
     def observation_keys(self) -> tuple[Key, ...]:
-        """Observations, and who has left; what is remembered, and when it is not."""
-        keys = (OBSERVATION, _DONE)
+        """Observations, who has left, legal actions; what is remembered, and when it is not."""
+        keys = (OBSERVATION, _DONE, _LEGAL)
         return (*keys, _MEMORY, _ROUND) if self.is_recurrent else keys
 
     @property
@@ -252,10 +262,11 @@ class ControlActorCritic(ActorCritic):
             td.set(_MEMORY, nothing)
         inputs = self._inputs(td)
         if cache is _DEFER:
-            chosen = [
-                self._choose(name, self.agents[name].policy(x.policy), generators, deterministic)[1]
-                for name, x in inputs.items()
-            ]
+            chosen = []
+            for name, x in inputs.items():
+                agent = self.agents[name]
+                distribution = distribution_of(agent, agent.policy(x.policy), x.legal)
+                chosen.append(_choose(distribution, name, generators, deterministic))
             td.get("agents").set("action", self._pack(chosen))
             return td
         actions, log_probs, values, memories = [], [], [], []
@@ -265,8 +276,8 @@ class ControlActorCritic(ActorCritic):
             else:
                 outputs, value, memory = self.agents[name].remember(x, x.past)
                 memories.append(memory)
-            distribution, action = self._choose(name, outputs, generators, deterministic)
-            actions.append(action)
+            distribution = distribution_of(self.agents[name], outputs, x.legal)
+            actions.append(_choose(distribution, name, generators, deterministic))
             log_probs.append(distribution.log_prob_and_entropy(actions[-1])[0])
             values.append(value)
         agents = td.get("agents")
@@ -281,19 +292,6 @@ class ControlActorCritic(ActorCritic):
         """Move what is remembered; see :class:`ActorCritic`."""
         if self.is_recurrent:
             following.set(_MEMORY, td.get("agents").pop(_NEXT_MEMORY))
-
-    def _choose(
-        self,
-        name: str,
-        outputs: Tensor,
-        generators: Mapping[str, torch.Generator] | None,
-        deterministic: bool,
-    ) -> tuple[ActionDistribution, Tensor]:
-        """Return an agent's distribution, and actions [B, K] from it."""
-        distribution = distribution_of(self.agents[name], outputs)
-        generator = None if generators is None else generators[name]
-        action = distribution.mode() if deterministic else distribution.sample(generator)
-        return distribution, action
 
     def new_deferring_cache(self) -> object:
         """Defer scores: a complete rollout takes a single pass instead of one per step."""
@@ -333,7 +331,7 @@ class ControlActorCritic(ActorCritic):
                 rows.append((zero, zero, zero))
                 continue
             outputs, value = self.agents[name].policy_and_value(x)
-            distribution = distribution_of(self.agents[name], outputs)
+            distribution = distribution_of(self.agents[name], outputs, x.legal)
             index, space = self.agent_names.index(name), self.spaces.by_name[name].actions
             chosen = actions[:, index, : space.num_factors]
             dtype = torch.int64 if isinstance(space, DiscreteActions) else torch.float32
@@ -357,10 +355,11 @@ class ControlActorCritic(ActorCritic):
 
     def get_dist(self, td: TensorDictBase) -> dict[str, ActionDistribution]:
         """Return each agent's distribution over its actions in frames [B], with gradients."""
-        inputs = self._inputs(td).items()
-        outputs = {name: self.agents[name].policy_and_value(x)[0] for name, x in inputs}
         return {
-            name: distribution_of(self.agents[name], output) for name, output in outputs.items()
+            name: distribution_of(
+                self.agents[name], self.agents[name].policy_and_value(x)[0], x.legal
+            )
+            for name, x in self._inputs(td).items()
         }
 
     def parameter_groups(
@@ -376,6 +375,14 @@ class ControlActorCritic(ActorCritic):
         observation = td.get(OBSERVATION).flatten(0, -3)
         observation = self.normalizer(observation) if self.normalizes else observation.float()
         inputs = {name: specs.show(observation) for name, specs in self.input_specs.items()}
+        legal = td.get(_LEGAL, None)
+        if legal is not None:
+            inputs = {
+                name: x._replace(legal=actions[:, : num_outputs(self.spaces.by_name[name])])
+                for (name, x), actions in zip(
+                    inputs.items(), legal.flatten(0, -3).unbind(1), strict=True
+                )
+            }
         if not self.is_recurrent:
             return inputs
         memories, begins = td.get(_MEMORY).unbind(-2), td.get(_ROUND) == 0
@@ -394,6 +401,18 @@ class ControlActorCritic(ActorCritic):
             for a in actions
         ]
         return torch.stack(packed, 1)
+
+
+def _choose(
+    distribution: ActionDistribution,
+    name: str,
+    generators: Mapping[str, torch.Generator] | None,
+    deterministic: bool,
+) -> Tensor:
+    """Return an agent's actions [B, K]."""
+    if deterministic:
+        return distribution.mode()
+    return distribution.sample(None if generators is None else generators[name])
 
 
 def _side_by_side(columns: Sequence[Tensor]) -> Tensor:

@@ -45,11 +45,15 @@ class RecurrentState(NamedTuple):
 
 
 class NetworkInputs(NamedTuple):
-    """Inputs of an agent's policy and critic in B frames, f32 [B, d] each; and recurrent state."""
+    """Inputs of an agent's policy and critic in B frames, f32 [B, d] each; and recurrent state.
+
+    ``legal`` bool [B, N] are its legal actions; None if all are.
+    """
 
     policy: Tensor
     critic: Tensor
     past: RecurrentState | None = None
+    legal: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Catalogue of environments: from an id to dynamics on tensors, or to simulators.
 
 An id is that of a gymnasium environment, the module of a PettingZoo environment, the name of a
-registered or installed class, or ``path/to/file.py:ClassName`` with a class of any of these kinds.
+registered or installed class, ``open_spiel/GAME``, or ``path/to/file.py:ClassName`` with a class of
+any of these kinds.
 Ids that start with one of ``SUITES`` are TorchRL's: ``dm_control/cartpole-swingup``,
 ``vmas/navigation``.
 """
@@ -49,6 +50,9 @@ _SIMULATORS = {
 }
 """Module of gymnasium's environments → the packages that it imports."""
 PARALLEL = "parallel_env"
+AGENT_CYCLE = "env"
+"""Names of the constructors in PettingZoo's modules: all agents act at once, or in turn."""
+OPEN_SPIEL = "open_spiel/"
 
 
 def wrapped(
@@ -140,11 +144,14 @@ class BatchedEnvSpec:
 class SimulatedEnvSpec:
     """An environment that is simulated one episode at a time.
 
-    ``source`` is a custom class, for code fingerprints; None for a library's.
+    ``source`` is a custom class, for code fingerprints; None for a library's. ``takes_turns``: not
+    all agents act in each step.
     """
 
     make: Callable[[], Simulator]
     source: type | None = None
+    takes_turns: bool = False
+    renders: bool = True
 
     def spaces(self) -> AgentSpaces:
         """Return the agents' spaces."""
@@ -186,6 +193,8 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
         require_packages(_packages_of(name), f"dataset: {name!r}")
         refuse_wrappers(section.wrappers, name)
         return LibraryGame(lambda: _refuse_to_simulate(name))
+    if name.startswith(OPEN_SPIEL):
+        return _from_open_spiel(name, section, simulates=_wants_simulator(hyper_params))
     if is_file(name) or name in ENVIRONMENTS.names():
         environment_class = ENVIRONMENTS.find(name, base_dir)
         stands_in = issubclass(environment_class, Dynamics) and not is_file(name)
@@ -223,7 +232,7 @@ def _is_known(name: str) -> bool:
     """Return whether there is an environment of gymnasium's or PettingZoo's of that name."""
     import gymnasium
 
-    return ":" in name or name in gymnasium.registry or parallel_module(name) is not None
+    return ":" in name or name in gymnasium.registry or _pettingzoo_maker(name) is not None
 
 
 def _from_class(
@@ -251,6 +260,8 @@ def _from_class(
         return SimulatedEnvSpec(
             lambda: PettingZooSimulator(environment_class(**kwargs), cut_off), environment_class
         )
+    if issubclass(environment_class, pettingzoo.AECEnv):
+        return _agent_cycle(environment_class.__qualname__, environment_class, section)
     if _is_torchrls(environment_class):
 
         def make() -> Simulator:
@@ -264,7 +275,46 @@ def _from_class(
         f"dataset: {environment_class.__qualname__!r} has the bases"
         f" {[b.__name__ for b in environment_class.__bases__]},"
         " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env,"
-        " pettingzoo.ParallelEnv or torchrl.envs.EnvBase."
+        " pettingzoo.ParallelEnv, pettingzoo.AECEnv or torchrl.envs.EnvBase."
+    )
+
+
+def _agent_cycle(
+    name: str, make_environment: Callable[..., Any], section: GymnasiumParameters
+) -> SimulatedEnvSpec:
+    """Return the spec of a PettingZoo environment whose agents act in turn."""
+    from ratchet.scenarios.gymnasium.agent_cycles import AgentCycleSimulator
+
+    def make() -> Simulator:
+        with checked_arguments(name, section.environment_kwargs):
+            environment = make_environment(**section.environment_kwargs)
+        return AgentCycleSimulator(environment, section.max_episode_steps)
+
+    source = make_environment if isinstance(make_environment, type) else None
+    return SimulatedEnvSpec(make, source, takes_turns=True)
+
+
+def _from_open_spiel(name: str, section: GymnasiumParameters, *, simulates: bool) -> Game:
+    """Return the spec of an OpenSpiel game: as a table if it is small."""
+    require_packages(_packages_of(name), f"dataset: {name!r}")
+    refuse_wrappers(section.wrappers, name)
+    from ratchet.scenarios.gymnasium.game_tables import MOST_NODES, GameTable, build_table
+    from ratchet.scenarios.gymnasium.open_spiel import OpenSpielSimulator
+
+    kwargs, limit = section.environment_kwargs, section.max_episode_steps
+    table = None if simulates else build_table(name, kwargs)
+    if table is not None:
+        return BatchedEnvSpec(lambda: table, GameTable, limit)
+    if section.implementation == "batched":
+        raise ParameterError(
+            f"gymnasium.implementation: got 'batched', but {name!r} has more than {MOST_NODES:,}"
+            " nodes, simultaneous moves, or random numbers of its own. Set it to 'auto'."
+        )
+    return SimulatedEnvSpec(
+        lambda: OpenSpielSimulator(name, kwargs, limit),
+        OpenSpielSimulator,
+        takes_turns=True,
+        renders=False,
     )
 
 
@@ -297,10 +347,12 @@ def _from_library(
 
     kwargs: dict[str, Any] = dict(section.environment_kwargs)
     limit = section.max_episode_steps
-    module = parallel_module(name)
-    if module is not None:
+    maker = _pettingzoo_maker(name)
+    if maker is not None:
         refuse_wrappers(section.wrappers, name)
-        parallel_env = getattr(import_module(module), PARALLEL)
+        if maker == AGENT_CYCLE:
+            return _agent_cycle(name, getattr(import_module(name), maker), section)
+        parallel_env = getattr(import_module(name), maker)
 
         def make_parallel() -> Simulator:
             with checked_arguments(name, kwargs):
@@ -310,9 +362,9 @@ def _from_library(
     if ":" not in name and name not in gymnasium.registry:
         raise UnknownNameError(
             f"dataset: no environment {shown(name)}.{nearest(name, gymnasium.registry)} Expected an"
-            " id of gymnasium, the module of a parallel environment of PettingZoo such as"
-            " 'mpe2.simple_spread_v3', 'dm_control/DOMAIN-TASK', 'vmas/SCENARIO', or"
-            " 'path/to/file.py:ClassName'."
+            " id of gymnasium, the module of an environment of PettingZoo such as"
+            " 'mpe2.simple_spread_v3', 'open_spiel/GAME', 'dm_control/DOMAIN-TASK',"
+            " 'vmas/SCENARIO', or 'path/to/file.py:ClassName'."
         )
     if limit is not None:
         kwargs["max_episode_steps"] = limit
@@ -342,6 +394,8 @@ def _packages_of(name: str) -> list[str]:
     suite = suite_of(name)
     if suite is not None:
         return ["gymnasium", suite]
+    if name.startswith(OPEN_SPIEL):
+        return ["gymnasium", "pyspiel"]
     if not _is_module(name):
         return ["gymnasium", *_packages_of_id(name)]
     return ["gymnasium", "pettingzoo", name.partition(".")[0]]
@@ -371,13 +425,19 @@ def _is_module(name: str) -> bool:
 
 
 def parallel_module(name: str) -> str | None:
-    """Return the module of a PettingZoo environment; None for other names."""
+    """Return the module of a parallel PettingZoo environment; None for other names."""
+    return name if _pettingzoo_maker(name) == PARALLEL else None
+
+
+def _pettingzoo_maker(name: str) -> str | None:
+    """Return the constructor in the module of a PettingZoo environment; None for other names."""
     if not _is_module(name):
         return None
     try:
         module_spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
-    if module_spec is None or not hasattr(import_module(name), PARALLEL):
+    if module_spec is None:
         return None
-    return name
+    module = import_module(name)
+    return next((maker for maker in (PARALLEL, AGENT_CYCLE) if hasattr(module, maker)), None)

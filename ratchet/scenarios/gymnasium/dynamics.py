@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ratchet.scenarios.gymnasium.spaces import AgentSpace
+from ratchet.scenarios.gymnasium.turns import Turn
 
 State = dict[str, Tensor]
 """State of episodes: any tensors [E, ...] by name."""
@@ -30,7 +31,7 @@ class Transition(NamedTuple):
 
 
 class Dynamics(ABC):
-    """A Markov decision process of one agent or several simultaneous ones; E episodes, A agents.
+    """A Markov decision process of one agent or several; E episodes, A agents.
 
     ``gymnasium.environment_kwargs`` of an experiment are the keyword arguments of ``__init__``.
     """
@@ -50,6 +51,14 @@ class Dynamics(ABC):
     @abstractmethod
     def observe(self, state: State) -> Tensor:
         """Show a state: f32 [E, A, D], D the largest observation's size; bytes of images."""
+
+    def turn(self, state: State) -> Turn | None:
+        """Return who acts next, and with which actions; None: all agents, with all actions.
+
+        None either in all states or in none. :meth:`step` must ignore the actions of agents that
+        do not act.
+        """
+        return None
 
     @abstractmethod
     def step(self, state: State, actions: Tensor) -> Transition:

@@ -2,8 +2,10 @@
 
 E parallel episodes, A agents, observations D wide, actions K wide. A state [E] has
 ``datapoint_id``, ``seed``, ``round`` (steps so far) int64, ``done``, ``terminated`` bool and under
-``agents`` ``observation`` f32 (bytes for images) [E, A, D] and ``episode_reward`` f32 [E, A]. An
-episode is a function of its datapoint, which is a seed, and of the actions.
+``agents`` ``observation`` f32 (bytes for images) [E, A, D] and ``episode_reward`` f32 [E, A]. Where
+agents take turns, ``agents`` also has ``active`` bool [E, A, 1], and ``legal`` bool [E, A, N] where
+not all actions are legal. An episode is a function of its datapoint, which is a seed, and of the
+actions.
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.gif_recorder import film_episodes
 from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, ContinuousActions
+from ratchet.scenarios.gymnasium.turns import (
+    Turn,
+    check_actions,
+    check_turn,
+    stack_turns,
+    turn_entries,
+)
 from ratchet.scenarios.tensor_environment import (
     Key,
     RolloutShape,
@@ -136,8 +145,9 @@ class ControlEnvironment(TensorEnvironment):
             tests_at_once=self.plays_tests_at_once,
         )
 
-    def _first(self, ids: Tensor, seeds: Tensor, observation: Tensor) -> Nested:
+    def _first(self, ids: Tensor, seeds: Tensor, observation: Tensor, turn: Turn | None) -> Nested:
         """Create first states from the parts that all environments share."""
+        check_turn(turn, self.spaces, self.hyper_params.dataset)
         over = torch.zeros(ids.shape, dtype=torch.bool, device=self.device)
         nothing = torch.zeros(observation.shape[:-1], device=self.device)
         return {
@@ -146,7 +156,11 @@ class ControlEnvironment(TensorEnvironment):
             "round": torch.zeros_like(ids),
             "done": over,
             "terminated": over.clone(),
-            "agents": {"observation": observation, "episode_reward": nothing},
+            "agents": {
+                "observation": observation,
+                "episode_reward": nothing,
+                **turn_entries(turn, self.device),
+            },
         }
 
     @property
@@ -250,10 +264,12 @@ class BatchedEnvironment(ControlEnvironment):
 
     def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
         state = self.dynamics.first_state(self.dataset["seed"][ids])
-        return {**self._first(ids, seeds, self.dynamics.observe(state)), DYNAMICS: dict(state)}
+        observation, turn = self.dynamics.observe(state), self.dynamics.turn(state)
+        return {**self._first(ids, seeds, observation, turn), DYNAMICS: dict(state)}
 
     def step(self, td: TensorDictBase) -> TensorDict:
         """Advance all episodes; see :class:`TensorEnvironment`."""
+        check_actions(td, self.spaces, self.hyper_params.dataset)
         actions = td.get(("agents", "action"))
         if self._bounds is not None:
             actions = actions.clamp(*self._bounds)
@@ -262,6 +278,7 @@ class BatchedEnvironment(ControlEnvironment):
         size = td.batch_size
         agents = {
             "observation": self.dynamics.observe(state),
+            **turn_entries(self.dynamics.turn(state), self.device),
             "episode_reward": td.get(("agents", "episode_reward")) + reward,
             "reward": reward * self.section.reward_scale,
         }
@@ -360,22 +377,27 @@ class SimulatedEnvironment(ControlEnvironment):
         return super().reset(ids, seeds)
 
     def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
-        observations = []
+        observations, turns = [], []
         for index, seed in zip(where.tolist(), self.dataset["seed"][ids].tolist(), strict=True):
             self._past[index] = []
             observations.append(self._simulators[index].reset(seed))
-        first = self._first(ids, seeds, torch.from_numpy(np.stack(observations)).to(self.device))
+            turns.append(self._simulators[index].turn())
+        observation = torch.from_numpy(np.stack(observations)).to(self.device)
+        first = self._first(ids, seeds, observation, stack_turns(turns))
         nobody = torch.zeros(first["agents"]["observation"].shape[:-1], dtype=torch.bool)
         first["agents"]["done"] = nobody.to(self.device)
         return first
 
     def step(self, td: TensorDictBase) -> TensorDict:
         """Run a step of every simulator; see :class:`TensorEnvironment`."""
+        check_actions(td, self.spaces, self.hyper_params.dataset)
         actions = td.get(("agents", "action")).cpu().numpy()
         steps: list[SimulatedStep] = []
+        turns: list[Turn | None] = []
         for index, action in enumerate(actions):
             self._past[index].append(action)
             steps.append(self._simulators[index].step(action))
+            turns.append(self._simulators[index].turn())
         columns = [
             torch.from_numpy(np.stack(column)).to(self.device)
             for column in zip(*steps, strict=True)
@@ -389,6 +411,7 @@ class SimulatedEnvironment(ControlEnvironment):
         size = td.batch_size
         agents = {
             "observation": observation,
+            **turn_entries(stack_turns(turns), self.device),
             "episode_reward": td.get(("agents", "episode_reward")) + reward,
             "done": agent_done,
             "reward": reward * self.section.reward_scale,

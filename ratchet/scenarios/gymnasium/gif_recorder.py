@@ -34,7 +34,8 @@ _TICK = 10
 def rendering_simulator(hyper_params: HyperParameters, base_dir: Path | None = None) -> Simulator:
     """Return a simulator of an experiment's environment that renders."""
     game = find_game(hyper_params.replace({"gymnasium.implementation": "simulated"}), base_dir)
-    if not isinstance(game, SimulatedEnvSpec) or isinstance(game, LibraryGame):
+    pictures_exist = isinstance(game, SimulatedEnvSpec) and game.renders
+    if not pictures_exist or isinstance(game, LibraryGame):
         raise _no_pictures(hyper_params, "is not a gymnasium or PettingZoo environment")
     if game.source is None or _takes_mode(game.source):
         kwargs = {**hyper_params.gymnasium.environment_kwargs, _MODE: "rgb_array"}

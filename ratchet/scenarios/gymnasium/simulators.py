@@ -22,10 +22,11 @@ from ratchet.scenarios.gymnasium.spaces import (
     ContinuousActions,
     DiscreteActions,
 )
+from ratchet.scenarios.gymnasium.turns import Turn
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from pettingzoo import ParallelEnv
+    from pettingzoo import AECEnv, ParallelEnv
 
     Numbers: TypeAlias = npt.NDArray[np.float32 | np.uint8]
     Floats: TypeAlias = npt.NDArray[np.float32]
@@ -62,6 +63,10 @@ class Simulator(ABC):
     def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
         """Apply the agents' actions: [A, K], int64 or f32."""
 
+    def turn(self) -> Turn | None:
+        """Return who acts next, and with which actions; None: all agents, with all actions."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Release the simulator's resources."""
@@ -78,7 +83,7 @@ class GymnasiumSimulator(Simulator):
         if max_episode_steps is not None:
             env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
         self.env = env
-        self.frames_per_second = _speed(env)
+        self.frames_per_second = frames_per_second(env)
         self.spaces = AgentSpaces({"agent": read_space(env.observation_space, env.action_space)})
 
     def reset(self, seed: int) -> Numbers:
@@ -123,7 +128,7 @@ class PettingZooSimulator(Simulator):
         self, env: ParallelEnv[str, Any, Any], max_episode_steps: int | None = None
     ) -> None:
         self.env = env
-        self.frames_per_second = _speed(env)
+        self.frames_per_second = frames_per_second(env)
         self.names: list[str] = list(env.possible_agents)
         self.spaces = AgentSpaces(
             {
@@ -178,7 +183,9 @@ class PettingZooSimulator(Simulator):
         return flat
 
 
-def _speed(env: gymnasium.Env[Any, Any] | ParallelEnv[str, Any, Any]) -> float:
+def frames_per_second(
+    env: gymnasium.Env[Any, Any] | ParallelEnv[str, Any, Any] | AECEnv[str, Any, Any],
+) -> float:
     """Return the number of frames per second of an environment."""
     metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
     return float(metadata.get("render_fps") or _FRAMES_PER_SECOND)
