@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ratchet.games.loading import OPEN_SPIEL
+from ratchet.games import OPEN_SPIEL
 from ratchet.parameters.options import ValidationParameters
 from ratchet.parameters.text_trainers import count_rollouts as rollouts_of_an_iteration
 from ratchet.parameters.text_trainers import count_tests

@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError
+from ratchet.games import OPEN_SPIEL
 from ratchet.games.match import Game
 from ratchet.lazy import require_packages
 from ratchet.plugins import is_class_spec, load_class
-
-OPEN_SPIEL = "open_spiel/"
-"""Prefix of the names of OpenSpiel's games."""
 
 
 def game_class(name: str, base_dir: Path | str | None = None) -> type[Game] | None:
     """Return the class of a game; None for the name of something else."""
     if name.startswith(OPEN_SPIEL):
-        require_packages(["open_spiel"], f"dataset: {name!r}")
+        require_packages(["pyspiel"], f"dataset: {name!r}")
         from ratchet.games.open_spiel import OpenSpielGame
 
         return OpenSpielGame
@@ -38,7 +36,7 @@ def make_game(
     chosen = game_class(name, base_dir)
     if chosen is None:
         return None
-    arguments = [name.removeprefix(OPEN_SPIEL)] if name.startswith(OPEN_SPIEL) else []
+    arguments = [name] if name.startswith(OPEN_SPIEL) else []
     try:
         return chosen(*arguments, **options)
     except TypeError as error:

@@ -1,64 +1,127 @@
-"""Games of OpenSpiel 2: turns, simultaneous moves, chance, and information states as text."""
+"""OpenSpiel's games by name, ``open_spiel/kuhn_poker``.
+
+A match's seed decides each of its chance events, which are numbered: see :func:`draw`.
+"""
 
 from __future__ import annotations
 
 import re
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyspiel
+import torch
+from torch import Tensor
 
-from ratchet.errors import ParameterError, nearest, shown
+from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.games import OPEN_SPIEL
 from ratchet.games.match import Game, Match, View
 from ratchet.language_models.types import ChatMessage
-from ratchet.seeding import derive_seed, numpy_generator
 
-_RNG_SEED = "rng_seed"
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_SEED = "rng_seed"
+"""The parameter of games that draw random numbers themselves."""
+_MIXING = ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15))
+"""Shifts and factors of SplitMix64 (Steele et al. 2014)."""
 _PREFIX = re.compile(r"^[,\s]*(\[P\d+\])?\s*")
 """What some games write before the text of an action."""
 
 
-class OpenSpielGame(Game):
-    """One of OpenSpiel's games, with its parameters.
+def load_game(dataset: str, parameters: Mapping[str, Any]) -> pyspiel.Game:
+    """Load the game ``open_spiel/NAME`` with its parameters."""
+    name = dataset.removeprefix(OPEN_SPIEL)
+    kinds = {kind.short_name: kind for kind in pyspiel.registered_games()}
+    if name not in kinds:
+        raise UnknownNameError(f"dataset: OpenSpiel has no game {name!r}.{nearest(name, kinds)}")
+    expected = kinds[name].parameter_specification
+    unknown = sorted(set(parameters) - set(expected))
+    if unknown:
+        raise ParameterError(
+            f"dataset: {dataset} has no parameter {unknown[0]!r}.{nearest(unknown[0], expected)}"
+        )
+    try:
+        game = pyspiel.load_game(name, dict(parameters))
+    except pyspiel.SpielError as error:
+        raise ParameterError(
+            f"dataset: {dataset} got the parameters {dict(parameters)}: {error}"
+        ) from error
+    if game.get_type().dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
+        raise ParameterError(f"dataset: {dataset!r} is a mean-field game, expected one of players.")
+    return game
 
-    Chance is drawn from a match's seed: the k-th draw depends on the seed and k alone. Games that
-    draw inside are loaded with that seed.
+
+def draws_inside(game: pyspiel.Game) -> bool:
+    """Return whether a game draws random numbers itself, from a seed of its own."""
+    return bool(game.get_type().chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC)
+
+
+def is_zero_sum_for_two(game: pyspiel.Game) -> bool:
+    """Return whether a game has two players, whose rewards always have the sum zero."""
+    is_zero_sum = game.get_type().utility == pyspiel.GameType.Utility.ZERO_SUM
+    return bool(is_zero_sum and game.num_players() == 2)
+
+
+def seats_of(game: pyspiel.Game) -> tuple[str, ...]:
+    """Return the names of the players: ``player_0``, ``player_1`` …."""
+    return tuple(f"player_{player}" for player in range(game.num_players()))
+
+
+def draw(seed: Tensor, number: Tensor) -> Tensor:
+    """Return the numbers f64 [E] in [0, 1) of matches' chance events, given both int64 [E].
+
+    By a hash, so that any event of any number of matches is drawn in one operation.
     """
+    mixed = (seed * 2**20 + number + 1) * -0x61C8864680B583EB
+    for shift, factor in _MIXING:
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
+    mixed = mixed ^ _shifted(mixed, 31)
+    return _shifted(mixed, 11).double() * 2.0**-53
+
+
+def _shifted(numbers: Tensor, bits: int) -> Tensor:
+    """Shift to the right, filling up with zeros."""
+    shifted: Tensor = (numbers >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
+
+
+def thresholds(outcomes: Sequence[tuple[int, float]]) -> npt.NDArray[np.float64]:
+    """Return where the outcomes after the first one begin in [0, 1)."""
+    return np.cumsum([probability for _, probability in outcomes])[:-1]
+
+
+class OpenSpielGame(Game):
+    """One of OpenSpiel's games, with its parameters."""
 
     packages: ClassVar[tuple[str, ...]] = ("open-spiel",)
 
-    def __init__(self, name: str, **parameters: str | float | bool) -> None:
-        known = pyspiel.registered_names()
-        if name not in known:
+    def __init__(self, dataset: str, **parameters: str | float | bool) -> None:
+        self._dataset, self._parameters = dataset, parameters
+        self.game = load_game(dataset, parameters)
+        self.seats = seats_of(self.game)
+        self.forfeit = float(self.game.min_utility())
+        if not draws_inside(self.game):
+            return
+        if _SEED in parameters:
             raise ParameterError(
-                f"dataset: OpenSpiel has no game {shown(name)}.{nearest(name, known)}"
+                f"dataset: {dataset} got {_SEED}={parameters[_SEED]!r}, but each match's seed sets"
+                " it. Leave it out."
             )
-        self._name, self._parameters = name, dict(parameters)
-        try:
-            self._game = pyspiel.load_game(name, self._parameters)
-        except (pyspiel.SpielError, RuntimeError) as error:
+        if _SEED not in self.game.get_type().parameter_specification:
             raise ParameterError(
-                f"dataset: OpenSpiel's {name} cannot be loaded with {self._parameters}: {error}."
-            ) from error
-        kind = self._game.get_type()
-        if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
-            raise ParameterError(
-                f"dataset: OpenSpiel's {name} is a mean-field game, expected one of turns or of"
-                " simultaneous moves."
+                f"dataset: {dataset!r} draws random numbers that no seed decides, so that a resumed"
+                " run would differ; expected another game."
             )
-        self._draws_inside = _RNG_SEED in kind.parameter_specification
-        self.seats = tuple(f"player_{n}" for n in range(self._game.num_players()))
-        self.forfeit = float(self._game.min_utility())
 
     def begin(self, seed: int) -> OpenSpielMatch:
         """Start a match."""
-        game = self._game
-        if self._draws_inside:
-            inner = derive_seed(seed, "rng") % 2**31
-            game = pyspiel.load_game(self._name, {**self._parameters, _RNG_SEED: inner})
-        return OpenSpielMatch(game, self.seats, seed)
+        game = self.game
+        if draws_inside(game):
+            game = load_game(self._dataset, {**self._parameters, _SEED: seed % 2**31})
+        return OpenSpielMatch(game, seed)
 
     def characters(self) -> str:
         """Return printable characters."""
@@ -68,12 +131,11 @@ class OpenSpielGame(Game):
 class OpenSpielMatch(Match):
     """A match, with OpenSpiel's state."""
 
-    def __init__(self, game: Any, seats: Sequence[str], seed: int) -> None:  # noqa: ANN401
-        kind = game.get_type()
-        self.state = game.new_initial_state()
-        self._seats, self._seed, self._num_draws = seats, seed, 0
-        self._has_information_state = kind.provides_information_state_string
-        self._draw_chance()
+    def __init__(self, game: pyspiel.Game, seed: int) -> None:
+        self.state: pyspiel.State = game.new_initial_state()
+        self._seats, self._seed, self._num_draws = seats_of(game), seed, 0
+        self._has_information_state = game.get_type().provides_information_state_string
+        self._resolve_chance()
 
     @property
     def acting(self) -> list[str]:
@@ -106,17 +168,18 @@ class OpenSpielMatch(Match):
         else:
             (action,) = actions.values()
             self.state.apply_action(action)
-        self._draw_chance()
+        self._resolve_chance()
 
     @property
     def rewards(self) -> dict[str, float]:
         """The seats' returns."""
         return dict(zip(self._seats, map(float, self.state.returns()), strict=True))
 
-    def _draw_chance(self) -> None:
+    def _resolve_chance(self) -> None:
+        """Draw the outcomes of chance events until a seat acts, or the match ends."""
         while self.state.is_chance_node():
-            actions, chances = zip(*self.state.chance_outcomes(), strict=True)
-            generator = numpy_generator(self._seed, "chance", self._num_draws)
+            outcomes = self.state.chance_outcomes()
+            number = draw(torch.tensor([self._seed]), torch.tensor([self._num_draws])).item()
+            index = int((number >= thresholds(outcomes)).sum())
+            self.state.apply_action(outcomes[index][0])
             self._num_draws += 1
-            index = np.searchsorted(np.cumsum(chances), generator.random(), side="right")
-            self.state.apply_action(actions[min(int(index), len(actions) - 1)])

@@ -11,9 +11,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ratchet.errors import ParameterError
+from ratchet.games import OPEN_SPIEL
 from ratchet.lazy import require_packages
 from ratchet.parameters.base import SubParameters
-from ratchet.scenarios.gymnasium.catalogue import OPEN_SPIEL
 from trainers.callbacks.base import Callback, CallbackState, Moment
 from trainers.callbacks.registry import register_callback
 from trainers.results import Metrics
@@ -90,8 +90,8 @@ class NashConvTest(Callback):
                     " on the information state only. Set recurrence: null."
                 )
         require_packages(["pyspiel"], spec.prefix)
+        from ratchet.games.open_spiel import is_zero_sum_for_two, load_game
         from ratchet.scenarios.gymnasium.game_tables import build_table
-        from ratchet.scenarios.gymnasium.open_spiel import is_zero_sum_for_two, load_game
 
         kwargs = hyper_params.gymnasium.environment_kwargs
         if not is_zero_sum_for_two(load_game(name, kwargs)) or build_table(name, kwargs) is None:
@@ -102,7 +102,7 @@ class NashConvTest(Callback):
 
     @cached_property
     def _game(self) -> pyspiel.Game:
-        from ratchet.scenarios.gymnasium.open_spiel import load_game
+        from ratchet.games.open_spiel import load_game
 
         hyper_params = self.trainer.hyper_params
         return load_game(hyper_params.dataset, hyper_params.gymnasium.environment_kwargs)

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
+from ratchet.games import OPEN_SPIEL
 from ratchet.lazy import is_installed, require_packages
 from ratchet.parameters.trainers import TORCHRL_TRAINERS
 from ratchet.plugins import is_class_spec, load_class
@@ -52,7 +53,6 @@ _SIMULATORS = {
 PARALLEL = "parallel_env"
 AGENT_CYCLE = "env"
 """Names of the constructors in PettingZoo's modules: all agents act at once, or in turn."""
-OPEN_SPIEL = "open_spiel/"
 
 
 def wrapped(

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.games.loading import OPEN_SPIEL, game_class, make_game
+from ratchet.games import OPEN_SPIEL
+from ratchet.games.loading import game_class, make_game
 from ratchet.games.match import Game
 from ratchet.parameters.base import Reference
 from ratchet.plugins import file_at, is_class_spec

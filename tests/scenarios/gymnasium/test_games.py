@@ -17,8 +17,9 @@ from trainers.registry import build_trainer
 
 pyspiel = pytest.importorskip("pyspiel", reason="the extra 'games' is not installed")
 
+from ratchet.games.open_spiel import draw  # noqa: E402
 from ratchet.scenarios.gymnasium.game_tables import build_table  # noqa: E402
-from ratchet.scenarios.gymnasium.open_spiel import draw, observe  # noqa: E402
+from ratchet.scenarios.gymnasium.open_spiel import observe  # noqa: E402
 
 HERE = Path(__file__).parent
 CONNECT_FOUR = "pettingzoo.classic.connect_four_v3"
@@ -209,7 +210,7 @@ def test_agents_in_turn_are_paid_at_every_step_until_they_leave():
         ("open_spiel/kuhn_poker", {"gymnasium.environment_kwargs": {"players": 99}},
          ParameterError, "players"),
         ("open_spiel/negotiation", {"gymnasium.environment_kwargs": {"rng_seed": 1}},
-         ParameterError, "each episode's seed sets it"),
+         ParameterError, "each match's seed sets it"),
         ("open_spiel/goofspiel", {"gymnasium.implementation": "batched"}, ParameterError,
          "simultaneous moves"),
         ("open_spiel/kuhn_poker", {"gymnasium.wrappers": ["FlattenObservation"]}, ParameterError,
