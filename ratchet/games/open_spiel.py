@@ -93,6 +93,17 @@ def thresholds(outcomes: Sequence[tuple[int, float]]) -> npt.NDArray[np.float64]
     return np.cumsum([probability for _, probability in outcomes])[:-1]
 
 
+def view_of(state: pyspiel.State, player: int) -> View:
+    """Return a player's information state, or its observation, and its legal actions."""
+    is_complete = state.get_game().get_type().provides_information_state_string
+    read = state.information_state_string if is_complete else state.observation_string
+    legal = {
+        action: _PREFIX.sub("", state.action_to_string(player, action))
+        for action in state.legal_actions(player)
+    }
+    return View((ChatMessage("user", read(player).strip() or "(nothing yet)"),), legal)
+
+
 class OpenSpielGame(Game):
     """One of OpenSpiel's games, with its parameters."""
 
@@ -134,7 +145,6 @@ class OpenSpielMatch(Match):
     def __init__(self, game: pyspiel.Game, seed: int) -> None:
         self.state: pyspiel.State = game.new_initial_state()
         self._seats, self._seed, self._num_draws = seats_of(game), seed, 0
-        self._has_information_state = game.get_type().provides_information_state_string
         self._resolve_chance()
 
     @property
@@ -147,18 +157,8 @@ class OpenSpielMatch(Match):
         return [self._seats[self.state.current_player()]]
 
     def view(self, seat: str) -> View:
-        """Return the seat's information state, or its observation, and its legal actions."""
-        player, state = self._seats.index(seat), self.state
-        text = (
-            state.information_state_string(player)
-            if self._has_information_state
-            else state.observation_string(player)
-        )
-        legal = {
-            action: _PREFIX.sub("", state.action_to_string(player, action))
-            for action in state.legal_actions(player)
-        }
-        return View((ChatMessage("user", text.strip() or "(nothing yet)"),), legal)
+        """Return what the seat knows, and its legal actions."""
+        return view_of(self.state, self._seats.index(seat))
 
     def play(self, actions: Mapping[str, int]) -> None:
         """Apply the actions, then draw chance."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import PositiveInt
-from tensordict import TensorDict
-from torch import Tensor
 
 from ratchet.errors import ParameterError
 from ratchet.games import OPEN_SPIEL
@@ -20,13 +18,13 @@ from trainers.results import Metrics
 
 if TYPE_CHECKING:
     import pyspiel
+    from torch import Tensor
 
+    from ratchet.games.information_states import InformationStates
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.gymnasium.information_states import InformationStates
     from trainers.base import Trainer
     from trainers.callbacks.base import CallbackSpec
-    from trainers.tensordict.rl import TensorDictRlTrainer
 
 _WEIGHTS = "weights"
 
@@ -58,7 +56,8 @@ class NashConvTest(Callback):
     spans_phases = True
     plays_text = False
     parameters: NashConvParameters
-    trainer: TensorDictRlTrainer
+    trainer: Any
+    """A trainer of networks, or of language models."""
 
     _weights: Tensor | None = None
     """Sums of the snapshots' realisation weights, f64 [I, N]."""
@@ -73,15 +72,16 @@ class NashConvTest(Callback):
     ) -> None:
         """Refuse other games, trainers without policies, and policies with a memory."""
         name = hyper_params.dataset
-        if hyper_params.scenario != "gymnasium" or not name.startswith(OPEN_SPIEL):
+        if not name.startswith(OPEN_SPIEL):
             raise ParameterError(
                 f"{spec.prefix}, but the dataset is {name!r}, expected a game of OpenSpiel such as"
                 " 'open_spiel/kuhn_poker'. Leave it out."
             )
-        if not trainer.traits.samples_rollouts:
+        traits = trainer.traits
+        if not (traits.samples_rollouts or traits.learns_tokens) or traits.is_remote:
             raise ParameterError(
-                f"{spec.prefix}, but the trainer {hyper_params.trainer_name!r} samples no rollouts"
-                " of networks. Leave it out, or choose a trainer such as vanilla_ppo."
+                f"{spec.prefix}, but the trainer {hyper_params.trainer_name!r} has no policies that"
+                " can be read here. Leave it out, or choose a trainer such as vanilla_ppo or grpo."
             )
         for agent in handler.agent_names:
             if getattr(hyper_params.agents[agent], "recurrence", None) is not None:
@@ -93,7 +93,7 @@ class NashConvTest(Callback):
         from ratchet.games.open_spiel import is_zero_sum_for_two, load_game
         from ratchet.scenarios.gymnasium.game_tables import build_table
 
-        kwargs = hyper_params.gymnasium.environment_kwargs
+        kwargs = _game_parameters(hyper_params)
         if not is_zero_sum_for_two(load_game(name, kwargs)) or build_table(name, kwargs) is None:
             raise ParameterError(
                 f"{spec.prefix}, but {name!r} is not a small sequential game of two players with"
@@ -105,17 +105,17 @@ class NashConvTest(Callback):
         from ratchet.games.open_spiel import load_game
 
         hyper_params = self.trainer.hyper_params
-        return load_game(hyper_params.dataset, hyper_params.gymnasium.environment_kwargs)
+        return load_game(hyper_params.dataset, _game_parameters(hyper_params))
 
     @cached_property
     def _states(self) -> InformationStates:
-        from ratchet.scenarios.gymnasium.information_states import information_states
+        from ratchet.games.information_states import information_states
 
         return information_states(self._game)
 
     def end_iteration(self, now: Moment) -> Metrics | None:
         """Add a snapshot to the average, and measure both policies, if they are due."""
-        from ratchet.scenarios.gymnasium.information_states import realisation_weights
+        from ratchet.games.information_states import realisation_weights
 
         finished, parameters = now.iteration + 1, self.parameters
         if finished % parameters.period == 0:
@@ -138,7 +138,7 @@ class NashConvTest(Callback):
         self._weights = state.tensors.get(_WEIGHTS)
 
     def _measure(self) -> Metrics:
-        from ratchet.scenarios.gymnasium.information_states import (
+        from ratchet.games.information_states import (
             expected_returns,
             nash_conv,
             policy_from,
@@ -152,18 +152,16 @@ class NashConvTest(Callback):
             metrics["nash_conv.value"] = expected_returns(game, states, average)[0]
         return metrics
 
-    @torch.no_grad()
     def _policy(self) -> Tensor:
         """Return the agents' probabilities of actions in all information states, f64 [I, N]."""
-        states, agents = self._states, self.trainer.combined_agents
-        shape = (-1, len(agents.agent_names), -1)
-        frames = {
-            "observation": states.observation.unsqueeze(1).expand(shape),
-            "legal": states.legal.unsqueeze(1).expand(shape),
-        }
-        size = [len(states.names)]
-        td = TensorDict({"agents": TensorDict(frames, batch_size=size)}, batch_size=size)
-        distributions = agents.get_dist(td.to(self.trainer.device))
-        logits = torch.stack([distributions[name].logits for name in agents.agent_names], 1).cpu()
-        mine = logits[torch.arange(len(states.names)), states.player].double()
-        return torch.where(states.legal, mine.softmax(-1), 0.0)
+        from trainers.callbacks import game_policies
+
+        if self.trainer.traits.learns_tokens:
+            return game_policies.language_policy(self.trainer, self._game, self._states)
+        return game_policies.network_policy(self.trainer, self._game, self._states)
+
+
+def _game_parameters(hyper_params: HyperParameters) -> Mapping[str, Any]:
+    if hyper_params.scenario == "gymnasium":
+        return dict(hyper_params.gymnasium.environment_kwargs)
+    return dict(hyper_params.language_task.task_options)

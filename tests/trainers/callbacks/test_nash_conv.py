@@ -15,7 +15,7 @@ from trainers.registry import build_trainer
 
 pyspiel = pytest.importorskip("pyspiel", reason="the extra 'games' is not installed")
 
-from ratchet.scenarios.gymnasium.information_states import (  # noqa: E402
+from ratchet.games.information_states import (  # noqa: E402
     expected_returns,
     information_states,
     nash_conv,
@@ -117,7 +117,8 @@ def test_snapshots_are_those_of_the_period_and_of_the_networks():
     states = callback._states
     for row, player in enumerate(states.player.tolist()):
         agent = trainer.combined_agents.agents[f"player_{player}"]
-        logits = agent.policy(states.observation[row : row + 1]).detach().double()
+        seen = torch.tensor(states.examples[row].information_state_tensor(player))
+        logits = agent.policy(seen.unsqueeze(0)).detach().double()
         torch.testing.assert_close(policies[3][row], logits.softmax(-1)[0])
     weights = [realisation_weights(states, policies[index]) for index in (1, 3)]
     assert callback._weights.equal(weights[0] + weights[1])

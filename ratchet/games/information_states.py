@@ -8,18 +8,16 @@ import pyspiel
 import torch
 from torch import Tensor
 
-from ratchet.scenarios.gymnasium.open_spiel import observe
-
 
 class InformationStates(NamedTuple):
-    """What players know where they move: I rows, parents first; N actions, D observed numbers."""
+    """What players know where they move: I rows, parents first; N actions."""
 
     names: list[str]
     """OpenSpiel's strings."""
     player: Tensor
     """int64 [I]: the player that moves."""
-    observation: Tensor
-    """f32 [I, D]: what it observes."""
+    examples: list[pyspiel.State]
+    """A state of the game in which the player has this information."""
     legal: Tensor
     """bool [I, N]."""
     parent: Tensor
@@ -31,7 +29,7 @@ class InformationStates(NamedTuple):
 def information_states(game: pyspiel.Game) -> InformationStates:
     """List the information states of a sequential game with perfect recall."""
     rows: dict[str, int] = {}
-    players, observations, legal, parents = [], [], [], []
+    players, examples, legal, parents = [], [], [], []
     nothing = ((-1, 0),) * game.num_players()
     stack = [(game.new_initial_state(), nothing)]
     while stack:
@@ -46,7 +44,7 @@ def information_states(game: pyspiel.Game) -> InformationStates:
         if name not in rows:
             rows[name] = len(rows)
             players.append(player)
-            observations.append(torch.from_numpy(observe(game, state)[player]))
+            examples.append(state)
             legal.append(torch.zeros(game.num_distinct_actions(), dtype=torch.bool))
             legal[-1][moves] = True
             parents.append(latest[player])
@@ -57,7 +55,7 @@ def information_states(game: pyspiel.Game) -> InformationStates:
     return InformationStates(
         list(rows),
         torch.tensor(players),
-        torch.stack(observations),
+        examples,
         torch.stack(legal),
         parent,
         parent_action,
