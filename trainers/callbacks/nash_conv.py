@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from ratchet.errors import ParameterError
 from ratchet.games import OPEN_SPIEL
@@ -32,10 +32,12 @@ _WEIGHTS = "weights"
 class NashConvParameters(SubParameters):
     """How often the policy is added to the average, and how often both are measured.
 
+    - ``start``: finished iterations before the first snapshot that is averaged.
     - ``period``: iterations between the snapshots that are averaged.
     - ``measure_every``: iterations between measurements in training; null: only in tests.
     """
 
+    start: NonNegativeInt = 0
     period: PositiveInt = 1
     measure_every: PositiveInt | None = None
 
@@ -118,7 +120,7 @@ class NashConvTest(Callback):
         from ratchet.games.information_states import realisation_weights
 
         finished, parameters = now.iteration + 1, self.parameters
-        if finished % parameters.period == 0:
+        if finished > parameters.start and finished % parameters.period == 0:
             weights = realisation_weights(self._states, self._policy())
             self._weights = weights if self._weights is None else self._weights + weights
         if parameters.measure_every is None or finished % parameters.measure_every:
