@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from ratchet.games import OPEN_SPIEL
 from ratchet.games.match import Game
 from ratchet.lazy import require_packages
 from ratchet.plugins import is_class_spec, load_class
+
+_NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def game_class(name: str, base_dir: Path | str | None = None) -> type[Game] | None:
@@ -38,9 +41,16 @@ def make_game(
         return None
     arguments = [name] if name.startswith(OPEN_SPIEL) else []
     try:
-        return chosen(*arguments, **options)
+        game = chosen(*arguments, **options)
     except TypeError as error:
         raise ParameterError(
             f"language_task.task_options: got {dict(options)}, which {name} does not accept:"
             f" {error}."
         ) from error
+    seats = getattr(game, "seats", ())
+    if not seats or len({*seats}) < len(seats) or not all(map(_NAME.fullmatch, seats)):
+        raise ParameterError(
+            f"dataset: {name} has the seats {seats!r}, expected a tuple of different names, of"
+            " letters, digits, - and _ after a letter."
+        )
+    return game

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ratchet.scenarios.language_task.rollout import RETURN
 from ratchet.scenarios.language_task.task import EXACT_MATCH, NUM_TURNS
 from ratchet.statistics.results import METRIC_PREFIX
 from trainers.results import Metrics, TestResult
@@ -69,11 +70,13 @@ def _summarise_matches(
     lengths = [sum(trajectory.num_written for trajectory in match) for match in matches]
     metrics: Metrics = {"num_datapoints": float(len(set(table["datapoint_id"])))}
     for agent in agents:
+        rewards = [match[0].metrics[f"{RETURN}{agent}"] for match in matches]
+        table[f"reward.{agent}"] = rewards
+        metrics[f"{agent}.mean_episode_reward"] = fmean(rewards)
         last = [{each.agent: each for each in match}.get(agent) for match in matches]
-        table[f"reward.{agent}"] = [None if each is None else each.reward for each in last]
         sides = [each for each in last if each is not None]
-        metrics[f"{agent}.mean_episode_reward"] = fmean(each.reward for each in sides)
-        for name in dict.fromkeys(name for each in sides for name in each.metrics):
+        names = dict.fromkeys(name for each in sides for name in each.metrics)
+        for name in (name for name in names if not name.startswith(RETURN)):
             values = [each.metrics[name] for each in sides if name in each.metrics]
             metrics[f"{agent}.{name}"] = fmean(values)
     table["response_length"] = lengths

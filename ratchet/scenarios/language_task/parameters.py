@@ -130,7 +130,7 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     default_protocol: ClassVar[str] = PROTOCOL
 
     model: str = Field(default=SMALL, min_length=1)
-    shared_model_group: str | None = None
+    shared_model_group: str | None = Field(default=None, pattern=r"^[A-Za-z][\w-]*$")
     small_model: SmallModelParameters = SmallModelParameters()
     warm_up: WarmUpParameters = WarmUpParameters()
     lora: LoraParameters = LoraParameters()

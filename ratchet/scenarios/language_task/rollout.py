@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ratchet.scenarios.language_task.task import Evaluation, Task
 
 
+RETURN = "return."
+"""Prefix of the metrics of a match with the rewards of all seats, also of those that never act."""
+
+
 @dataclass
 class Segment:
     """Tokens in a row, some read and some written, with the sampler's log-probabilities."""
@@ -137,7 +141,9 @@ class Rollout:
         One, or one for each time that its conversation was rewritten. ``group_id`` names the group
         in which a seat is compared.
         """
-        metrics = self.played.metrics()
+        seats, metrics = self.played.seats, dict(self.played.metrics())
+        if len(seats) > 1:
+            metrics |= {f"{RETURN}{name}": seat.score.reward for name, seat in seats.items()}
         return [
             Trajectory(
                 tokens=segment.tokens,
@@ -156,7 +162,7 @@ class Rollout:
                 model_version=model_version,
                 metrics={**metrics, **seat.score.metrics, NUM_TURNS: float(seat.num_turns)},
             )
-            for name, seat in self.played.seats.items()
+            for name, seat in seats.items()
             for segment in seat.segments
         ]
 

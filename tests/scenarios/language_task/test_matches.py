@@ -23,6 +23,7 @@ from ratchet.scenarios.language_task.rollout_generation import (
 from ratchet.scenarios.language_task.sources.matches import Matches
 from ratchet.scenarios.language_task.task import Task
 from ratchet.scenarios.language_task.transcripts import task_transcripts
+from trainers.language.testing import summarise_answers
 
 EXAMPLE = Path(__file__).parents[3] / "examples/language/custom_game.py"
 TASKS = [Task(f"m{n}", f"match {n}", info={"seed": n}) for n in range(3)]
@@ -127,7 +128,8 @@ def test_a_seats_side_is_one_trajectory_of_what_it_saw_and_wrote(played, tokeniz
     assert (first.group_id, first.run_id) == ("3/m0/a", "3/m0")
     assert second.group_id == "3/m0/b"
     assert first.attempt_id == second.attempt_id == "3/m0/0"
-    assert first.metrics == {"final_count": 4.0, "illegal_reply": 0.0, "num_turns": 2.0}
+    returns = {"return.a": 1.0, "return.b": -1.0}
+    assert first.metrics == {"final_count": 4.0, "illegal_reply": 0.0, "num_turns": 2.0, **returns}
     assert {each.finish_reason for each in found.trajectories} == {"environment"}
 
 
@@ -234,3 +236,26 @@ def test_a_game_has_its_own_rules_and_rewards(tmp_path):
         instance(tmp_path, language_task={"evaluator": "partial"})
     with pytest.raises(ParameterError, match=r"task_options: got \{'cards': 3\}"):
         instance(tmp_path, language_task={"task_options": {"cards": 3}})
+
+
+@pytest.mark.parametrize("seats", ["()", '("a", "a")', '("../a", "b")'])
+def test_seats_have_different_names_that_can_be_folders(tmp_path, seats):
+    text = EXAMPLE.read_text().replace('("left", "right")', seats)
+    with pytest.raises(ParameterError, match="has the seats"):
+        instance(tmp_path, text)
+
+
+class Folding(Counting):
+    """In all matches but the first, one action ends it before the second seat acts."""
+
+    def begin(self, seed):
+        return CountingMatch(4 if seed == 0 else 1, seed)
+
+
+def test_a_seat_is_paid_in_matches_in_which_it_never_acts(played):
+    found, _ = played(game=Folding(), tasks=TASKS, group_size=1)
+    assert [each.agent for each in found.trajectories] == ["a", "b", "a", "a"]
+    result = summarise_answers({"m0": 0, "m1": 1, "m2": 2}, found.trajectories)
+    assert result.table["reward.b"] == [-1.0, -1.0, -1.0]
+    assert result.metrics["b.mean_episode_reward"] == -1.0
+    assert result.metrics["b.num_turns"] == 1.0, "of the match in which it acts"
