@@ -27,6 +27,9 @@ _SEED = "rng_seed"
 """The parameter of games that draw random numbers themselves."""
 _MIXING = ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15))
 """Shifts and factors of SplitMix64 (Steele et al. 2014)."""
+_PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " \n"
+MOST_NODES = 20_000
+"""Nodes of the tree of a small game, which is visited in some tenths of a second."""
 _PREFIX = re.compile(r"^[,\s]*(\[P\d+\])?\s*")
 """What some games write before the text of an action."""
 
@@ -135,8 +138,29 @@ class OpenSpielGame(Game):
         return OpenSpielMatch(game, seed)
 
     def characters(self) -> str:
-        """Return printable characters."""
-        return string.ascii_letters + string.digits + string.punctuation + " \n"
+        """Return those of all views and actions of a small game; all printable ones of others."""
+        return _characters_of(self.game) or _PRINTABLE
+
+
+def _characters_of(game: pyspiel.Game) -> str:
+    """Return the characters of all views and actions; none if the game is not small."""
+    if draws_inside(game) or game.get_type().dynamics != pyspiel.GameType.Dynamics.SEQUENTIAL:
+        return ""
+    characters: set[str] = set()
+    states, num_visited = [game.new_initial_state()], 0
+    while states:
+        state = states.pop()
+        num_visited += 1
+        if num_visited > MOST_NODES:
+            return ""
+        if state.is_terminal():
+            continue
+        if not state.is_chance_node():
+            view = view_of(state, state.current_player())
+            for text in (*(message.content for message in view.messages), *view.legal.values()):
+                characters.update(text)
+        states += [state.child(move) for move in state.legal_actions()]
+    return "".join(sorted(characters))
 
 
 class OpenSpielMatch(Match):

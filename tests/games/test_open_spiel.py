@@ -69,6 +69,12 @@ def test_seats_act_at_the_same_time_in_simultaneous_games():
     assert list(match.view("player_1").legal.values())[:2] == ["Bid: 1", "Bid: 2"]
 
 
+def test_small_games_have_the_characters_of_all_views_and_actions():
+    small = make_game("open_spiel/kuhn_poker", {}).characters()
+    assert small == "".join(sorted({*"012pbPassBet"}))
+    assert set("abcXYZ[]: 09") <= {*make_game("open_spiel/liars_dice", {}).characters()}
+
+
 def test_unknown_games_and_parameters_are_named():
     with pytest.raises(UnknownNameError, match=r"kuhn_poke.*Did you mean.*kuhn_poker"):
         make_game("open_spiel/kuhn_poke", {})

@@ -298,7 +298,8 @@ def _from_open_spiel(name: str, section: GymnasiumParameters, *, simulates: bool
     """Return the spec of an OpenSpiel game: as a table if it is small."""
     require_packages(_packages_of(name), f"dataset: {name!r}")
     refuse_wrappers(section.wrappers, name)
-    from ratchet.scenarios.gymnasium.game_tables import MOST_NODES, GameTable, build_table
+    from ratchet.games.open_spiel import MOST_NODES
+    from ratchet.scenarios.gymnasium.game_tables import GameTable, build_table
     from ratchet.scenarios.gymnasium.open_spiel import OpenSpielSimulator
 
     kwargs, limit = section.environment_kwargs, section.max_episode_steps

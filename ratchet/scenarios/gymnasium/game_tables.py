@@ -17,14 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ratchet.games.open_spiel import draw, draws_inside, load_game, thresholds
+from ratchet.games.open_spiel import MOST_NODES, draw, draws_inside, load_game, thresholds
 from ratchet.scenarios.gymnasium.dynamics import Dynamics, State, Transition
 from ratchet.scenarios.gymnasium.open_spiel import game_spaces, observe
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces
 from ratchet.scenarios.gymnasium.turns import Turn
-
-MOST_NODES = 20_000
-"""Nodes of the largest tree that becomes a table; it takes some tenths of a second."""
 
 
 class GameTree(NamedTuple):
