@@ -74,13 +74,17 @@ class Game(ABC):
 def read_action(legal: Mapping[int, str], reply: str) -> int | None:
     """Return the legal action that a reply names, or None.
 
-    A reply names an action by its text or by the start of it, if no other legal action starts
-    like this; case and outer white space don't matter.
+    A reply names an action by its text or by the start of it, if no other legal action is named
+    as well. Outer white space doesn't matter, and case only where names differ by it.
     """
-    text = reply.strip().casefold()
-    names = {action: name.casefold() for action, name in legal.items()}
-    exact = [action for action, name in names.items() if name == text]
-    if len(exact) == 1:
-        return exact[0]
-    starts = [action for action, name in names.items() if text and name.startswith(text)]
-    return starts[0] if len(starts) == 1 else None
+    text = reply.strip()
+    for is_named in (str.__eq__, _starts_with):
+        for fold in (str, str.casefold):
+            actions = [action for action, name in legal.items() if is_named(fold(name), fold(text))]
+            if len(actions) == 1:
+                return actions[0]
+    return None
+
+
+def _starts_with(name: str, text: str) -> bool:
+    return bool(text) and name.startswith(text)

@@ -6,7 +6,7 @@ Computed from the recorded metrics, so that the terminal, the report and the mir
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.run_folder import RunFolder
@@ -125,11 +125,11 @@ def _about_answers(points: Sequence[MetricPoint]) -> Iterator[str]:
 
 def _about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
     """Warn if most iterations of training had advantages, a loss or a gradient of exactly 0."""
-    for what, names in _ZERO.items():
+    trained = [point for point in points if _spans(point, "iteration", "iterations")]
+    metrics = dict.fromkeys(name for point in trained for name in point.values)
+    for what, names in _of_each_model(metrics):
         values_by_iteration = [
-            [point.values[name] for name in names if name in point.values]
-            for point in points
-            if _spans(point, "iteration", "iterations")
+            [point.values[name] for name in names if name in point.values] for point in trained
         ]
         measured = [values for values in values_by_iteration if values]
         idle = [values for values in measured if not any(values)]
@@ -140,3 +140,17 @@ def _about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
                 " can differ."
             )
             return
+
+
+def _of_each_model(metrics: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Iterate over quantities with their metrics, which start with a model if there are several."""
+    for what, names in _ZERO.items():
+        yield what, list(names)
+        prefixes = dict.fromkeys(
+            metric.removesuffix(name)
+            for metric in metrics
+            for name in names
+            if "/" in name and metric.endswith(f"/{name}")
+        )
+        for prefix in prefixes:
+            yield f"of {prefix.removesuffix('/')} {what}", [prefix + name for name in names]

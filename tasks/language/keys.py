@@ -52,8 +52,12 @@ class LanguageArmKeys(TrainedKeys):
 
     @property
     def model_kind(self) -> ModelKind | None:
-        """The kind of the final agent when loaded as a model; None if a service hosts it."""
-        return None if self.trainer_class.traits.is_remote else "language_model"
+        """The kind of the final agent when loaded as a model.
+
+        None if a service hosts it, or if there are several agents.
+        """
+        is_one = len(self._handler.agent_names) == 1
+        return "language_model" if is_one and not self.trainer_class.traits.is_remote else None
 
     @property
     def periods(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -91,6 +91,18 @@ def test_replies_name_actions_by_their_text_or_its_start(reply, action):
     assert read_action({0: "Pass", 1: "Bet"}, reply) == action
 
 
+def test_case_distinguishes_actions_that_differ_by_it_alone():
+    moves = {0: "bxa4", 1: "Bxa4", 2: "Nf3"}
+    assert [read_action(moves, reply) for reply in ("bxa4", "Bxa4", "nf3", "b", "B")] == [
+        0,
+        1,
+        2,
+        0,
+        1,
+    ]
+    assert read_action(moves, "BXA4") is None
+
+
 def test_the_start_of_several_actions_names_none():
     assert read_action({0: "Raise", 1: "Raise all"}, "rai") is None
     assert read_action({0: "Raise", 1: "Raise all"}, "raise") == 0

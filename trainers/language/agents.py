@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.language_task.parameters import RANDOM, SMALL
 
 if TYPE_CHECKING:
@@ -35,6 +35,19 @@ def shared_models(agents: Mapping[str, LanguageAgentParameters]) -> dict[str, st
             " for at least one agent, which learns."
         )
     return models
+
+
+def check_models(model_names: Mapping[str, str], stored: Iterable[str]) -> None:
+    """Refuse a state whose models are not those of the agents, by agent.
+
+    Raises StateError.
+    """
+    models = dict.fromkeys(model_names.values())
+    if {*stored} != {*models}:
+        raise StateError(
+            f"state: it has the models {', '.join(stored)}, expected {', '.join(models)}. Train"
+            " from scratch, or leave shared_model_group and the models of agents as they were."
+        )
 
 
 def check_agent(name: str, agent: LanguageAgentParameters) -> None:

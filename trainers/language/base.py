@@ -62,6 +62,8 @@ class InitialModel:
         Identifies the initial model: the same intent means the same model with the same data.
     only_plays
         Whether this process only samples: optimizer and reference models are not needed.
+    num_models
+        How many models are trained on the device, of which each gets an equal part of its memory.
     """
 
     build_model: Callable[[], LanguageModel]
@@ -69,6 +71,7 @@ class InitialModel:
     settings: ExperimentSettings
     intent: str
     only_plays: bool = False
+    num_models: int = 1
 
 
 class BaseTrainer(NamedTrainer, ABC):
@@ -87,6 +90,8 @@ class BaseTrainer(NamedTrainer, ABC):
     """
 
     traits = TrainerTraits(plays_text=False, learns_tokens=True, instead_of_callbacks=None)
+    _num_models = 1
+    """How many models are trained on its device."""
     section: ClassVar[str] = ""
     """The name of the trainer's section of parameters; empty for custom trainers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,3 +37,13 @@ class Rollouts:
         metadata = json.loads(file.read_bytes())
         played = load_trajectories(folder / TRAJECTORIES_FILE)
         return cls(played, metadata["metrics"], metadata["cursor"])
+
+
+def joined_metrics(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sum counts and average the other metrics over successive attempts."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    values_by_metric = {name: [part[name] for part in parts if name in part] for name in names}
+    return {
+        name: sum(values) if name.startswith("rollout/num_") else sum(values) / len(values)
+        for name, values in values_by_metric.items()
+    }

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
 
 
-def summarise_answers(indices: Mapping[str, int], trajectories: Sequence[Trajectory]) -> TestResult:
+def summarise_answers(
+    indices: Mapping[str, int], trajectories: Sequence[Trajectory], seats: Sequence[str] = ()
+) -> TestResult:
     """Summarise completions of tasks; ``indices``: a task's id → its index in the dataset.
 
     Each completion has one row and equal weight in the means, however often its conversation was
     rewritten. Parts of the reward and metrics are averaged by name. The evaluator's metrics are
-    also columns of the table. Of a game, a match has one row, with each seat's reward.
+    also columns of the table. Of a game with ``seats``, a match has one row, with the reward of
+    each.
     """
-    agents = dict.fromkeys(trajectory.agent for trajectory in trajectories)
-    if len(agents) > 1:
-        return _summarise_matches(indices, trajectories, list(agents))
+    if seats:
+        return _summarise_matches(indices, trajectories, seats)
     episodes = list(_by_attempt(trajectories).values())
     last = [episode[-1] for episode in episodes]
     agent = last[0].agent
@@ -59,7 +61,7 @@ def _by_attempt(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory
 
 
 def _summarise_matches(
-    indices: Mapping[str, int], trajectories: Sequence[Trajectory], agents: Sequence[str]
+    indices: Mapping[str, int], trajectories: Sequence[Trajectory], seats: Sequence[str]
 ) -> TestResult:
     """Summarise matches of a game: means and columns of each seat."""
     matches = list(_by_attempt(trajectories).values())
@@ -69,7 +71,7 @@ def _summarise_matches(
     }
     lengths = [sum(trajectory.num_written for trajectory in match) for match in matches]
     metrics: Metrics = {"num_datapoints": float(len(set(table["datapoint_id"])))}
-    for agent in agents:
+    for agent in seats:
         rewards = [match[0].metrics[f"{RETURN}{agent}"] for match in matches]
         table[f"reward.{agent}"] = rewards
         metrics[f"{agent}.mean_episode_reward"] = fmean(rewards)

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
+from ratchet.games.match import Game
 from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import playing_agents
 from ratchet.rollouts.dataset import DataOrder
@@ -25,12 +26,12 @@ from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import deterministic_kernels, torch_threads
 from trainers.callbacks.base import CallbackState
 from trainers.custom_state import is_custom, is_custom_method, put_attributes, take_attributes
-from trainers.language.agents import check_agent, shared_models
+from trainers.language.agents import check_agent, check_models, shared_models
 from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
 from trainers.language.models import build_model, load_built_model
 from trainers.language.ranks.rows import ranks_sample
 from trainers.language.rollout_worker import TrainerRolloutWorker
-from trainers.language.rollouts import Rollouts
+from trainers.language.rollouts import Rollouts, joined_metrics
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
 from trainers.progress import IterationContext
@@ -147,8 +148,8 @@ class LanguageTrainer(StagedTrainer):
 
         agent, section = instance.agents[name].parameters, self.learner_class.section
         base_dir = self.settings.base_dir
-        only = len(set(self.model_names.values())) == 1
-        which = "" if only else model
+        num_models = len(set(self.model_names.values()))
+        which = "" if num_models == 1 else model
         seed = derive_seed(self.hyper_params.seed, "initial_state", agent=which)
         trainer_seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer", which)
         with seeded_globals(trainer_seed):
@@ -156,7 +157,7 @@ class LanguageTrainer(StagedTrainer):
         kernels = deterministic_kernels(self.settings, strict=True)
         with torch_threads(self.settings.num_threads), kernels, seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
-            learner.begin(InitialModel(build, agent, settings, intent, self.only_plays))
+            learner.begin(InitialModel(build, agent, settings, intent, self.only_plays, num_models))
         return learner
 
     def close(self) -> None:
@@ -234,6 +235,7 @@ class LanguageTrainer(StagedTrainer):
         return self.learner if len(self.learners) == 1 else self
 
     def _load_state(self, state: LanguageState) -> None:
+        check_models(self.model_names, state.learners)
         dataset_hash = self.scenario_instance.train_dataset.hash
         if state.dataset_hash != dataset_hash:
             raise StateError(
@@ -266,6 +268,7 @@ class LanguageTrainer(StagedTrainer):
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
         """Continue from a stage's state, with the initial model from its own stage."""
         state = LanguageState.load(folder)
+        check_models(self.model_names, state.learners)
         if self._learners is None and state.initial:
             self._learners = self._build_learners(folder_of(state.initial) / MODELS_FOLDER)
         self.state = state
@@ -306,6 +309,7 @@ class LanguageTrainer(StagedTrainer):
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
         rollouts = Rollouts([], {}, cursor)
         missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
+        accepted_runs: dict[str, set[str]] = {model: set() for model in self.learners}
         while missing > 0 and tries <= max_resamples:
             indices = order.take(rollouts.cursor, missing).tolist()
             rollouts.cursor += missing
@@ -327,9 +331,11 @@ class LanguageTrainer(StagedTrainer):
             ]
             rollouts.trajectories += [trajectory for group in accepted for trajectory in group]
             parts.append(played.metrics)
-            missing -= len({group[0].run_id for group in accepted})
+            for group in accepted:
+                accepted_runs[self.model_names[group[0].agent]].add(f"{tries}/{group[0].run_id}")
+            missing = language.tasks_per_step - min(map(len, accepted_runs.values()))
             tries += 1
-        rollouts.metrics = _joined(parts)
+        rollouts.metrics = joined_metrics(parts)
         return rollouts
 
     @property
@@ -423,7 +429,10 @@ class LanguageTrainer(StagedTrainer):
         if iteration_context is not None:
             iteration_context.step(len(indices))
         tasks = self.scenario_instance.datasets[dataset]
-        result = summarise_answers({tasks[k].task_id: k for k in indices}, played.trajectories)
+        environment = self.scenario_instance.environments[dataset].rules.environment
+        seats = environment.seats if isinstance(environment, Game) else ()
+        places = {tasks[k].task_id: k for k in indices}
+        result = summarise_answers(places, played.trajectories, seats)
         return replace(result, transcripts=self.transcripts(dataset, played.trajectories))
 
     def transcripts(self, dataset: str, trajectories: Sequence[Trajectory]) -> list[Transcript]:
@@ -482,13 +491,3 @@ def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
 def _of_model(entries: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return the entries of one model, without its prefix."""
     return {n.removeprefix(prefix): v for n, v in entries.items() if n.startswith(prefix)}
-
-
-def _joined(parts: Sequence[Mapping[str, float]]) -> Metrics:
-    """Sum counts and average the other metrics over successive attempts."""
-    names = dict.fromkeys(name for part in parts for name in part)
-    values_by_metric = {name: [part[name] for part in parts if name in part] for name in names}
-    return {
-        name: sum(values) if name.startswith("rollout/num_") else sum(values) / len(values)
-        for name, values in values_by_metric.items()
-    }

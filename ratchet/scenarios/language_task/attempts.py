@@ -138,7 +138,8 @@ class MatchAttempt(Attempt):
         }
         illegal = {name for name, action in actions.items() if action is None}
         if illegal:
-            return self._score("environment", illegal)
+            is_cut_off = any(self.seats[name].is_cut_off for name in illegal)
+            return self._score("length" if is_cut_off else "environment", illegal)
         return self._go_on({name: action for name, action in actions.items() if action is not None})
 
     def end(self, reason: FinishReason) -> None:
@@ -173,13 +174,14 @@ class MatchAttempt(Attempt):
 
     def _score(self, reason: FinishReason, illegal: Collection[str] = ()) -> None:
         self.acting = ()
-        rewards = dict(self._match.rewards)
-        rewards |= {name: self._game.forfeit for name in illegal}
-        for name, seat in self.seats.items():
-            seat.finish_reason = reason
-            seat.evaluation = Evaluation(
-                float(rewards[name]), metrics={ILLEGAL: float(name in illegal)}
-            ).checked()
+        with blamed(self._name, self._task.task_id):
+            rewards = {name: self._match.rewards[name] for name in self.seats}
+            rewards |= dict.fromkeys(illegal, self._game.forfeit)
+            Evaluation(0.0, metrics=self._match.metrics()).checked()
+            for name, seat in self.seats.items():
+                seat.finish_reason = reason
+                evaluation = Evaluation(rewards[name], metrics={ILLEGAL: float(name in illegal)})
+                seat.evaluation = evaluation.checked()
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the match."""

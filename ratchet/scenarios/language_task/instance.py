@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ratchet.games.match import Game
 from ratchet.scenarios.base import ScenarioInstance
 from ratchet.scenarios.language_task.rollout_generation import (
     FailFast,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.engines.rollouts import RolloutEngine
     from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.language_models.local.warm_up import Demonstration
+    from ratchet.language_models.types import ChatMessage
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
@@ -154,8 +157,13 @@ class LanguageTaskInstance(_Instance):
         environment = self.train_environment
         rules = environment.rules
         writer = prompt_format(tokenizer, chat=rules.chat)
+        pairs: Iterable[tuple[Sequence[ChatMessage], str]] = chain.from_iterable(
+            map(environment.source.demonstrations, environment.dataset)
+        )
+        if isinstance(rules.environment, Game):  # whose matches give more than are used
+            warm_ups = [agent.parameters.warm_up for agent in self.agents.values()]
+            pairs = islice(pairs, max(each.num_steps * each.batch_size for each in warm_ups))
         return [
             Demonstration(tuple(writer.prompt(rules.opening(messages))), tuple(writer.reply(reply)))
-            for task in environment.dataset
-            for messages, reply in environment.source.demonstrations(task)
+            for messages, reply in pairs
         ]

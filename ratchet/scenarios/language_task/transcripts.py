@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ratchet.rollouts.transcript_content import Transcript
+from ratchet.scenarios.language_task.attempts import SEED
 from ratchet.scenarios.language_task.task import EXACT_MATCH
 
 if TYPE_CHECKING:
@@ -68,15 +69,14 @@ def _transcript(
         "rewards": {segment.agent: segment.reward for segment in segments},
         "scores": dict(last.scores),
         "finish_reason": last.finish_reason,
-        "rounds": list(_rounds(segments, tokenizers)),
+        "rounds": list(_rounds(segments, tokenizers, is_game=SEED in task.info)),
     }
 
 
 def _rounds(
-    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer]
+    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer], *, is_game: bool
 ) -> Iterator[dict[str, Any]]:
     """Iterate over the replies, each with the messages read since the previous one."""
-    is_game = len({segment.agent for segment in segments}) > 1
     number, is_prompt, messages = 0, not is_game, list[dict[str, str]]()
     for segment in segments:
         tokenizer = tokenizers[segment.agent]

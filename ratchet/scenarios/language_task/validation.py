@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError, ParameterError, nearest
+from ratchet.games import OPEN_SPIEL
 from ratchet.plugins import file_at, is_class_spec
 from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
 from ratchet.scenarios.language_task.evaluators import load_evaluator
@@ -97,7 +98,7 @@ def check_validation(hyper_params: HyperParameters, base_dir: Path | None) -> No
     if every is None or hyper_params.language_task.num_validation:
         return
     dataset, path = hyper_params.dataset, file_at(hyper_params.dataset, base_dir)
-    if not (path.exists() or is_class_spec(dataset)):
+    if not (path.exists() or is_class_spec(dataset) or dataset.startswith(OPEN_SPIEL)):
         if path.suffix == ".jsonl":
             raise DataError(f"dataset: there is no file {path}.")
         SOURCES.check(dataset)

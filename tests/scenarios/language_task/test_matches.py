@@ -13,6 +13,7 @@ from ratchet.language_models.types import ChatMessage
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.plugins import load_class
 from ratchet.scenarios import build_scenario_instance
+from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
 from ratchet.scenarios.language_task.rollout_generation import (
     MinimumSuccesses,
     ModelPlayer,
@@ -178,6 +179,24 @@ def test_an_error_of_a_game_names_it_and_may_be_left_out(played):
     assert found.metrics["rollout/num_dropped"] == 2
 
 
+def test_an_illegal_reply_that_was_cut_off_is_too_long(played):
+    found, _ = played(b="111", max_tokens=2)
+    assert {each.finish_reason for each in found.trajectories} == {"length"}
+    assert [each.metrics["illegal_reply"] for each in found.trajectories[:2]] == [0.0, 1.0]
+
+
+class Unpaid(Counting):
+    def begin(self, seed):
+        match = CountingMatch(self.total, seed)
+        match.metrics = lambda: {"final_count": float("nan")}
+        return match
+
+
+def test_numbers_of_a_match_are_checked(played):
+    with pytest.raises(TaskCodeError, match=r"game Unpaid, task 'm0'.*final_count.*finite"):
+        played(game=Unpaid())
+
+
 def test_a_system_prompt_comes_first_for_each_seat(played, tokenizer):
     _found, engines = played(rules={"system_prompt": "go "}, group_size=1)
     for engine in engines.values():
@@ -188,6 +207,9 @@ def test_a_system_prompt_comes_first_for_each_seat(played, tokenizer):
 def test_transcripts_show_each_seats_side(played, tokenizer):
     found, _ = played(group_size=1)
     tokenizers = dict.fromkeys("ab", tokenizer)
+    alone, _ = played(group_size=1, b=None)
+    (against_nobody,) = task_transcripts(alone.trajectories, TASKS, tokenizers)
+    assert against_nobody["rounds"][0]["messages"][0]["text"] == "0", "what it saw first"
     (transcript,) = task_transcripts(found.trajectories, TASKS, tokenizers)
     assert transcript["rewards"] == {"a": 1.0, "b": -1.0}
     texts = [[m["text"] for m in each["messages"]] for each in transcript["rounds"]]
@@ -212,7 +234,8 @@ def instance(tmp_path, text=None, **changes):
 
 
 def test_a_file_makes_a_game_with_its_seats_matches_and_demonstrations(tmp_path, tokenizer):
-    made = instance(tmp_path)
+    warm_up = {"num_steps": 2, "batch_size": 32}
+    made = instance(tmp_path, agents={"_default": {"warm_up": warm_up}})
     assert list(made.agents) == ["left", "right"]
     assert {name: len(data) for name, data in made.datasets.items()} == {"train": 30, "test": 5}
     seeds = [task.info["seed"] for data in made.datasets.values() for task in data]
@@ -220,15 +243,20 @@ def test_a_file_makes_a_game_with_its_seats_matches_and_demonstrations(tmp_path,
     assert set("123KeepDraw") <= set(made.characters)
     shown = made.demonstrations(tokenizer)
     assert len(shown) == 60, "both seats act once in each of the training matches"
+    few = instance(tmp_path, agents={"_default": {"warm_up": {"num_steps": 1, "batch_size": 8}}})
+    assert len(few.demonstrations(tokenizer)) == 8, "as many as are used"
     replies = {tokenizer.decode(each.answer[:-1]) for each in shown}
     assert replies == {"eep", "raw"}, "the test's tokenizer has neither K nor D"
 
 
 def test_a_demonstration_has_the_conversation_so_far():
     game = Counting(6)
-    pairs = [*Matches(None, game).demonstrations(TASKS[0])]
+    section = LanguageTaskParameters(max_turns=5)
+    pairs = [*Matches(section, game).demonstrations(TASKS[0])]
     (messages, _), *_ = [each for each in pairs if len(each[0]) == 3]
     assert [message.role for message in messages] == ["user", "assistant", "user"]
+    endless = Matches(section, Counting(10**9)).demonstrations(TASKS[0])
+    assert len([*endless]) == 10, "five turns of each seat, as in training"
 
 
 def test_a_game_has_its_own_rules_and_rewards(tmp_path):
@@ -255,7 +283,7 @@ class Folding(Counting):
 def test_a_seat_is_paid_in_matches_in_which_it_never_acts(played):
     found, _ = played(game=Folding(), tasks=TASKS, group_size=1)
     assert [each.agent for each in found.trajectories] == ["a", "b", "a", "a"]
-    result = summarise_answers({"m0": 0, "m1": 1, "m2": 2}, found.trajectories)
+    result = summarise_answers({"m0": 0, "m1": 1, "m2": 2}, found.trajectories, ("a", "b"))
     assert result.table["reward.b"] == [-1.0, -1.0, -1.0]
     assert result.metrics["b.mean_episode_reward"] == -1.0
     assert result.metrics["b.num_turns"] == 1.0, "of the match in which it acts"

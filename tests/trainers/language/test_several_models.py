@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, StateError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.scenarios import build_scenario_instance
 from trainers.language.state import LanguageState
@@ -100,6 +100,17 @@ def test_results_have_the_return_of_each_seat():
         rewards = result.table[f"reward.{seat}"]
         assert result.metrics[f"{seat}.mean_episode_reward"] == sum(rewards) / 8
     assert {"left.illegal_reply", "truncated_fraction"} <= result.metrics.keys()
+    against_random = build()
+    against_random.initial_state()
+    assert against_random.evaluate("test").table.keys() == result.table.keys()
+
+
+def test_a_state_of_other_models_is_refused(tmp_path):
+    trainer = build(BOTH)
+    trainer.initial_state()
+    trainer.save_state(tmp_path / "initial", "initial")
+    with pytest.raises(StateError, match="the models left, right, expected players"):
+        build(BOTH, SHARED).load_state(tmp_path / "initial", "", lambda key: tmp_path / key)
 
 
 def test_attributes_of_each_custom_trainer_are_stored(tmp_path):

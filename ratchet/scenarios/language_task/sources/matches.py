@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,18 @@ class Matches(TaskSource):
         return self._game.characters()
 
     def demonstrations(self, task: Task) -> Iterator[tuple[Sequence[ChatMessage], str]]:
-        """Play a match at random; yield each view with the text of the chosen action."""
+        """Play a match at random; yield each view with the text of the chosen action.
+
+        As in training, a seat has at most ``max_turns``.
+        """
         seed = int(str(task.info[SEED]))
         generator, match = numpy_generator(seed, "demonstrations"), self._game.begin(seed)
         conversations: dict[str, list[ChatMessage]] = {name: [] for name in self._game.seats}
+        turns = Counter[str]()
         while match.acting:
+            turns.update(match.acting)
+            if max(turns.values()) > self.section.max_turns:
+                return
             chosen = {}
             for seat in match.acting:
                 view, conversation = match.view(seat), conversations[seat]
