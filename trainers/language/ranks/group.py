@@ -54,7 +54,8 @@ class Ranks:
     """Processes that each store a shard of a trainer's model, and a rollout engine.
 
     Each trains on a part of the rows, and generates some of the completions. Weights that change in
-    the main process are sent again, except for changes through ``.data``, which torch does not count.
+    the main process are sent again, except for changes through ``.data``: torch does not count
+    these.
 
     Parameters
     ----------
