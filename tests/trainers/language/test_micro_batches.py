@@ -122,7 +122,7 @@ def card(monkeypatch):
 
 def test_another_card_continues_with_the_parts_of_the_first(connected, play, card, caplog):
     card(LIMITED)
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "trainers.language.self_hosted")
     through, first = (connected(GrpoTrainer) for _ in range(2))
     assert "micro_batch_tokens" not in first.take_state(), "chosen by the first step"
     for trainer, seeds in ((through, (0, 1, 2)), (first, (0, 1))):
