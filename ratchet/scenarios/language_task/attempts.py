@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -122,7 +123,7 @@ class MatchAttempt(Attempt):
         max_turns: int,
     ) -> None:
         self._task, self._game, self._choosers = task, game, choosers
-        self._max_turns = max_turns
+        self._max_turns, self._turns = max_turns, Counter[str]()
         self._opening = opening
         self._name = f"game {readable_name(game)}"
         self._legal: dict[str, Mapping[int, str]] = {}
@@ -158,6 +159,9 @@ class MatchAttempt(Attempt):
                 if actions or chosen:
                     self._match.play({**actions, **chosen})
                 views = {name: self._match.view(name) for name in self._match.acting}
+                if any(self._turns[name] >= self._max_turns for name in views):
+                    return self._score("stop")
+                self._turns.update(views.keys())
                 self._legal = {name: view.legal for name, view in views.items()}
                 self.acting = tuple(name for name in views if name not in self._choosers)
                 if self.acting or not views:
@@ -167,10 +171,7 @@ class MatchAttempt(Attempt):
             seat, messages = self.seats[name], views[name].messages
             is_first = not seat.messages
             seat.hear(self._opening(messages) if is_first else messages, () if is_first else None)
-        if not self.acting:
-            self._score("environment")
-        elif any(self.seats[name].num_turns >= self._max_turns for name in self.acting):
-            self._score("stop")
+        return None if self.acting else self._score("environment")
 
     def _score(self, reason: FinishReason, illegal: Collection[str] = ()) -> None:
         self.acting = ()

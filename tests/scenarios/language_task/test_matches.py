@@ -163,6 +163,8 @@ def test_matches_end_where_the_experiment_says(played):
     found, _ = played(b="1", rules={"max_turns": 1}, game=Counting(9))
     assert {each.finish_reason for each in found.trajectories} == {"stop"}
     assert {each.reward for each in found.trajectories} == {0.0}
+    nobody, _ = played(a=None, b=None, rules={"max_turns": 1}, game=Counting(9))
+    assert (nobody.trajectories, nobody.metrics["rollout/turns"]) == ([], 0.0), "it ends, too"
     cut, _ = played(b="1", rules={"max_sequence_length": 4}, game=Counting(9), group_size=1)
     assert [each.is_truncated for each in cut.trajectories] == [True, True]
     with pytest.raises(DataError, match="leaves no room for a reply"):
