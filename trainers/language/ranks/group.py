@@ -237,6 +237,7 @@ class Ranks:
         assert isinstance(config, dict)
         request = {
             "trainer": self._class,
+            "num_models": self._trainer._num_models,
             "config": config,
             "device": str(self._trainer.model.device),
             "dtype": self._dtype,

@@ -179,6 +179,7 @@ class Rank:
         mesh = self._join(request["device"], self._folder / request["meeting"], timeout)
         self.trainer = find_class(request["trainer"])(request["config"])
         self.trainer.share = self.share
+        self.trainer._num_models = request["num_models"]
         self._load = partial(
             load_language_model,
             self._folder / MODEL_FOLDER,
