@@ -252,8 +252,8 @@ def _check_phases(
     if not (trainer.traits.supports_phases and runs_in_stages(trainer)):
         raise ParameterError(
             f"phases: got {len(hyper_params.phases)} with the trainer"
-            f" {hyper_params.trainer_name!r}, expected one that is built on TensorDictRlTrainer and"
-            " runs in stages, e.g. vanilla_ppo. Leave them out, or choose such a trainer."
+            f" {hyper_params.trainer_name!r}, expected one of networks, or of language models that"
+            " are trained here, e.g. vanilla_ppo or grpo. Leave them out, or choose such a trainer."
         )
     for phase in read_phases(hyper_params, tuple(handler.agent_names)):
         try:

@@ -96,10 +96,15 @@ class StagedTrainer(Trainer):
         return int(hyper_params.rl.num_iterations)
 
     @property
+    def first_iteration(self) -> int:
+        """The iteration at which schedules start: 0, or the phase's first."""
+        return 0 if self.phase is None else self.phase.start
+
+    @property
     def num_train_iterations(self) -> int:
-        """The number of training iterations; at most one in a test run."""
+        """The number of iterations, with those of earlier phases; at most one in a test run."""
         iterations = self.count_train_iterations(self.hyper_params)
-        return min(iterations, 1) if self.settings.test_run else iterations
+        return self.first_iteration + (min(iterations, 1) if self.settings.test_run else iterations)
 
     def take_over(
         self,

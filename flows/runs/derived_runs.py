@@ -23,7 +23,7 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import ITERATION_STAGES, RunManifest
 from ratchet.tracking.run_folder import find_run
 from tasks.stages.families import make_keys
-from tasks.tensordict.keys import ArmKeys
+from tasks.stages.trained_keys import TrainedKeys
 from tasks.text.keys import TextArmKeys
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ def _check_state(
             )
             continue
         _check_tensor_state(manifest, parse_stage(f"{iteration}:{stage}".rstrip(":")))
-        if isinstance(keys, ArmKeys) and keys.phases:
+        if keys.phases:
             unchanged = HyperParameters.from_dict(manifest.arms[arm], base_dir)
             before = make_keys(arm, unchanged, base_dir=base_dir)
-            assert isinstance(before, ArmKeys)  # the state belongs to the same family
+            assert isinstance(before, TrainedKeys)  # the state belongs to the same family
             _check_started_phase(
                 keys.phase_from(iteration), before.phase_before(iteration), iteration
             )

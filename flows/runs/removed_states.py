@@ -41,11 +41,12 @@ def removable_states(
     keys: AnyKeys, iterations: Iterable[int], settings: ExperimentSettings
 ) -> list[int]:
     """Return those of an arm's iterations whose states the settings allow to remove."""
-    is_local = isinstance(keys, LanguageArmKeys) and not keys.trainer_class.traits.is_remote
-    if settings.state_retention == "all" or not is_local:
+    if settings.state_retention == "all" or not isinstance(keys, LanguageArmKeys):
         return []
-    period = settings.checkpoint_period
-    earlier = sorted(set(iterations))[:-_LATEST]
+    if keys.trainer_class.traits.is_remote:
+        return []
+    period, of_phases = settings.checkpoint_period, {0, *keys.boundaries}
+    earlier = [each for each in sorted(set(iterations))[:-_LATEST] if each not in of_phases]
     return [each for each in earlier if period is None or each % period]
 
 

@@ -183,6 +183,11 @@ class AgentParameters(SubParameters, read_for=AGENT):
     use_orthogonal_initialisation: bool = True
     orthogonal_initialisation_gain: float = 1.0
 
+    def never_learns_by(self) -> str | None:
+        """Return the parameter by which the agent never learns, if there is one."""
+        flags = ("use_manual_architecture", "is_random")
+        return next((name for name in flags if getattr(self, name)), None)
+
     @model_validator(mode="before")
     @classmethod
     def _read_short_schedule(cls, data: object) -> object:

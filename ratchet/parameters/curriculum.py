@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from ratchet.errors import ParameterError, RatchetError, nearest
+from ratchet.errors import ParameterError, RatchetError, nearest, shown
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -23,7 +23,7 @@ from ratchet.parameters.reading.deep_merge import change_every_agent, merge_agen
 if TYPE_CHECKING:
     from ratchet.parameters.phases import PhaseParameters
 
-_CHANGEABLE = {Purpose.LEARNING, Purpose.CRITIC, Purpose.GAME}
+_CHANGEABLE = {Purpose.LEARNING, Purpose.CRITIC, Purpose.GAME, Purpose.ROLLOUTS, Purpose.SPEECH}
 _AMOUNTS = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
 """Amounts of sampling, which do not affect the networks."""
 _FLAGS = {"hand_made": "use_manual_architecture", "random": "is_random"}
@@ -90,10 +90,9 @@ def _learners(
 ) -> tuple[str, ...]:
     where = f"phases.{phase.name}"
     fixed = {
-        name: flag
+        name: parameter
         for name in agent_names
-        for flag in _FLAGS.values()
-        if getattr(base.agents[name], flag)
+        if (parameter := base.agents[name].never_learns_by()) is not None
     }
     learners = phase.learners
     if learners is None:
@@ -102,7 +101,7 @@ def _learners(
         if name in fixed:
             raise ParameterError(
                 f"{where}.learners: {name!r} cannot learn, since agents.{name}.{fixed[name]} is"
-                f" true. Set that to false, and set `partners: {{{name}: …}}` in phases instead."
+                f" {shown(getattr(base.agents[name], fixed[name]))}. Change that, or leave it out."
             )
     if not learners:
         raise ParameterError(
@@ -211,10 +210,15 @@ def _agents_of(
     default = changed[DEFAULT_AGENT]
     for name in dict.fromkeys((*changed, *learners, *phase.partners)):
         agent = merge_agent(default, changed.get(name, {}), default.keys())
-        if name not in learners:
+        if name not in learners and not base.agents[name].learns_tokens:
             agent["update_schedule"] = off
         partner = phase.partners.get(name)
         if partner is not None and partner.kind in _FLAGS:
+            if base.agents[name].learns_tokens:
+                raise ParameterError(
+                    f"phases.{phase.name}.partners.{name}: got {partner.kind!r} for a language"
+                    " model, expected 'frozen' or 'pool'. Set model: random for all phases."
+                )
             agent |= dict.fromkeys(_FLAGS.values(), False)
             agent |= {_FLAGS[partner.kind]: True, "load_checkpoint_and_parameters": False}
         agents[name] = agent
@@ -307,8 +311,8 @@ def _check_agent_change(
         raise ParameterError(f"{where}: {name!r} does not learn in this phase. Leave it out.")
     model: type[BaseModel] = type(base.agents[name])
     purposes = declared_purposes(model).get(field)
-    if purposes is not None and Purpose.LEARNING not in purposes:
+    if purposes is not None and not purposes & {Purpose.LEARNING, Purpose.SPEECH}:
         raise ParameterError(
             f"{where}: affects the agent's network, which must be the same in all phases,"
-            " expected how it learns, such as body_lr_factor."
+            " expected how it learns or speaks, such as body_lr_factor."
         )

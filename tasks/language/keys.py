@@ -17,6 +17,7 @@ from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from ratchet.tracking.stage_kinds import (
     BUILD_SCENARIO,
     INITIAL_STATE,
+    PHASE_STATE,
     ROLLOUTS,
     SUITE,
     TEST,
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from trainers.language.trainer import LanguageTrainer
 
 
-LANGUAGE_KINDS = (BUILD_SCENARIO, INITIAL_STATE, ROLLOUTS, TRAIN, VALIDATE, TEST, SUITE)
+LANGUAGE_KINDS = (
+    *(BUILD_SCENARIO, INITIAL_STATE, PHASE_STATE, ROLLOUTS, TRAIN, VALIDATE, TEST, SUITE),
+)
 
 
 class LanguageArmKeys(TrainedKeys):
@@ -87,6 +90,7 @@ class LanguageArmKeys(TrainedKeys):
         self, start: int, stop: int, layout: StageLayout, was_prefetched: bool, prefetches: bool
     ) -> Iterator[Step]:
         """Iterate over rollouts, training (perhaps with the next rollouts) and validation."""
+        yield from self.begun_phase(start)
         is_stored = layout.samples_at(start, self.num_iterations)
         if not was_prefetched and (is_stored or self.plays_apart(start, stop)):
             yield self.rollouts(start)
@@ -206,7 +210,7 @@ class LanguageArmKeys(TrainedKeys):
         before = max(iteration - 1, 0) if self.plays_ahead else iteration
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
-            "state": self.state_key(before),
+            "state": self.beginning_key(before),
         }
         return self._call("rollouts", inputs, iteration=iteration)
 
@@ -214,9 +218,16 @@ class LanguageArmKeys(TrainedKeys):
         """Return the parameters that a stage reads, as plain data."""
         if stage == "suite":
             return self.find_suite(detail)[0].key_parameters()
-        read_as = VALIDATE.reads_as if stage == VALIDATE.name else stage
+        of_another = stage in (VALIDATE.name, PHASE_STATE.name)
+        read_as = self.kinds[stage].reads_as if of_another else stage
+        phase = self._phase_of(stage, iteration)
+        hyper_params = self.hyper_params if phase is None else phase.hyper_params
         with paths_from(self.base_path):
-            parameters = self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
+            parameters = self.language_class.stage_key_parameters(hyper_params, read_as, None)
+        if phase is not None:
+            parameters["learners"] = sorted(phase.learners)
+        if phase is not None and stage == PHASE_STATE.name:
+            parameters["fresh"] = sorted(phase.fresh)
         return _without(parameters, set(self._paths.values()))
 
     def _compute_fingerprint(

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 
 from tasks.stages.files import DATASETS_FOLDER
 from tasks.tensordict.session import ArmSession
+from trainers.language.trainer import LanguageTrainer
+from trainers.pools import member_name
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.language.keys import LanguageArmKeys
     from trainers.base import Trainer
     from trainers.language.rollout_worker import RolloutWorker
+    from trainers.staged import StagedTrainer
 
 START_PAYS_AFTER = 10.0
 """Seconds of sequential sampling after which a rollout worker is worth its start-up time."""
@@ -50,11 +54,26 @@ class LanguageArmSession(ArmSession):
     @property
     def trainer(self) -> Trainer:
         """The trainer in its current state."""
-        from trainers.language.trainer import LanguageTrainer
-
         trainer = super().trainer
         if isinstance(trainer, LanguageTrainer):
             trainer.plays_beside_after = START_PAYS_AFTER
+        return trainer
+
+    def trainer_taking_over(self, key: str, phase: Phase | None) -> StagedTrainer:
+        """Return the trainer of a phase, or of none, with the models of another phase's state."""
+        if phase is None:
+            return self.trainer_at(key)
+        self._go_to(phase)
+        self.make_services_ready()
+        trainer = self.trainer
+        assert isinstance(trainer, LanguageTrainer)
+        pool = {
+            member_name(agent, iteration): self.keys.state_key(iteration)
+            for agent, iterations in (phase.pools or {}).items()
+            for iteration in iterations
+        }
+        fresh = dict.fromkeys(phase.fresh, self._state_folder(self.keys.state_key(0)))
+        trainer.begin_phase(self._state_folder(key), self._state_folder, pool, fresh)
         return trainer
 
     @property

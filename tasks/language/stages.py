@@ -43,11 +43,11 @@ _SHUTDOWN_SECONDS = 10.0
 @stage
 def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Sample and write the rollouts that iteration ``call.iteration`` trains on."""
-    _, trainer = _keys_and_trainer(session, call.iteration)
+    keys, trainer = _keys_and_trainer(session, call.iteration, begins=True)
     if trainer.has_stopped:
         return []
     sampled = trainer.rollouts_of(call.iteration)
-    session.holds(session.keys.state_key(call.iteration))
+    session.holds(keys.beginning_key(call.iteration))
     sampled.save(folder)
     transcripts = trainer.transcripts("train", sampled.trajectories)
     save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)
@@ -89,7 +89,7 @@ prefetch_rollouts = Stage(_prefetch_rollouts, alone=False, name="rollouts")
 def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Continue from the state after ``call.start_iteration`` iterations; write the new state."""
     start, stop = call.start_iteration, call.iteration
-    keys, trainer = _keys_and_trainer(session, start)
+    keys, trainer = _keys_and_trainer(session, start, begins=True)
     stored = session.store.find(keys.rollouts(start).key)
     sampled = Rollouts.load(session.store.open(stored.key)) if stored is not None else None
     if sampled is not None:
@@ -139,12 +139,18 @@ def suite(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
 
 
 def _keys_and_trainer(
-    session: ArmSession, iteration: int
+    session: ArmSession, iteration: int, *, begins: bool = False
 ) -> tuple[LanguageArmKeys, LanguageTrainer]:
-    """Return the arm's keys, and its trainer with the state after this many iterations."""
+    """Return the arm's keys, and its trainer with the state after this many iterations.
+
+    With ``begins`` as the next iteration continues from it, in that iteration's phase.
+    """
     keys = session.keys
     assert isinstance(keys, LanguageArmKeys)  # the stages of its family
-    trainer = session.trainer_at(keys.state_key(iteration))
+    if begins:
+        trainer = session.trainer_at(keys.beginning_key(iteration), keys.phase_from(iteration))
+    else:
+        trainer = session.trainer_at(keys.state_key(iteration))
     assert isinstance(trainer, LanguageTrainer)
     return keys, trainer
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ratchet.parameters.curriculum import read_phases
 from ratchet.plugins import paths_from
 from ratchet.store.keys import stage_key
 from tasks.stages.calls import TEST_DATASET, StageCall, Step
@@ -26,14 +27,10 @@ if TYPE_CHECKING:
 
 
 class TrainedKeys(BaseKeys):
-    """Training, states and tests of an arm whose trainer runs in stages, without phases."""
+    """Training, its phases, states and tests of an arm whose trainer runs in stages."""
 
     periods: tuple[int, ...] = ()
     """Periods that end a stage of training, in addition to those of the settings."""
-    boundaries: tuple[int, ...] = ()
-    """Sorted iterations after which a stage of training always ends."""
-    phases: tuple[Phase, ...] = ()
-    """The phases of training with their parameters; empty without phases."""
     is_staged: bool = True
     """Whether the trainer supports stages, not only ``train()``."""
 
@@ -43,13 +40,41 @@ class TrainedKeys(BaseKeys):
         with paths_from(self.base_path):
             return self.staged_class.count_train_iterations(self.hyper_params)
 
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of training with their parameters; empty without phases."""
+        if not self.hyper_params.phases:
+            return ()
+        return read_phases(self.hyper_params, tuple(self._handler.agent_names))
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The ends of phases, and the iterations of policy pools."""
+        members = {
+            iteration
+            for phase in self.phases
+            for iterations in (phase.pools or {}).values()
+            for iteration in iterations
+        }
+        return tuple(sorted({*members, *(phase.stop for phase in self.phases)}))
+
     def phase_from(self, iteration: int) -> Phase | None:
         """Return the phase of the iteration that starts at this state; None without phases."""
-        return None
+        return next((phase for phase in self.phases if iteration < phase.stop), self._last_phase)
 
     def phase_before(self, iteration: int) -> Phase | None:
         """Return the phase that contains or ends with this state; None without phases."""
-        return None
+        return next((phase for phase in self.phases if iteration <= phase.stop), self._last_phase)
+
+    @property
+    def _last_phase(self) -> Phase | None:
+        return self.phases[-1] if self.phases else None
+
+    def begun_phase(self, iteration: int) -> Iterator[StageCall]:
+        """Yield the initial state of a phase that begins with an iteration."""
+        phase = self.phase_from(iteration)
+        if phase is not None and phase.start == iteration:
+            yield self.phase_state(phase)
 
     @property
     def tested_iterations(self) -> list[int]:
@@ -98,8 +123,9 @@ class TrainedKeys(BaseKeys):
         return self.initial_state()
 
     def first_state(self, iteration: int) -> StageCall:
-        """Return the stage from whose result training up to an iteration starts."""
-        return self.untrained_state()
+        """Return the stage from whose result training up to an iteration starts: of its phase."""
+        phase = self.phase_before(iteration)
+        return self.untrained_state() if phase is None else self.phase_state(phase)
 
     def train(self, start: int, stop: int) -> StageCall:
         """Return the stage that trains the iterations from ``start`` up to, excluding, ``stop``.
@@ -122,7 +148,27 @@ class TrainedKeys(BaseKeys):
 
     def beginning_key(self, iteration: int) -> str:
         """Return the key of the stage from whose result an iteration starts."""
+        phase = self.phase_from(iteration)
+        if phase is not None and phase.start == iteration:
+            return self.phase_state(phase).key
         return self.state_key(iteration)
+
+    def phase_state(self, phase: Phase) -> StageCall:
+        """Return the stage that builds the initial state of a phase."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_key(phase.start),
+        }
+        if phase.fresh:
+            inputs["first"] = self.state_key(0)
+        for agent, iterations in (phase.pools or {}).items():
+            inputs |= {f"pool.{agent}.{each}": self.state_key(each) for each in iterations}
+        return self._call(
+            "phase_state",
+            inputs,
+            iteration=phase.start,
+            detail=phase.name,
+        )
 
     def test(self, name: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
         """Return the stage that tests a state, by default the final one, on a dataset.
@@ -179,8 +225,15 @@ class TrainedKeys(BaseKeys):
             return self.hyper_params
         return self.hyper_params.replace({"rl.test_by_sampling": dataset_of(detail)[1]})
 
+    def _phase_of(self, stage: str, iteration: int) -> Phase | None:
+        """Return the phase whose parameters a stage reads."""
+        if stage in ("phase_state", "rollouts"):
+            return self.phase_from(iteration)
+        return self.phase_before(iteration) if stage == "train" else None
+
     def _ends_training(self, stage: str, iteration: int) -> bool:
-        return stage == "train" and iteration == self.num_iterations
+        ends = {phase.stop for phase in self.phases} or {self.num_iterations}
+        return stage == "train" and iteration in ends
 
     @property
     def staged_class(self) -> type[StagedTrainer]:

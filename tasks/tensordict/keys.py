@@ -9,7 +9,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.key_inputs import agents_read
 from ratchet.plugins import paths_from
 from ratchet.tracking.stage_kinds import (
@@ -33,7 +32,6 @@ from tasks.stages.trained_keys import TrainedKeys
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ratchet.parameters.curriculum import Phase
     from ratchet.tracking.manifest import ModelKind
     from ratchet.tracking.trainer_files import SavedState
 
@@ -82,9 +80,7 @@ class ArmKeys(TrainedKeys):
 
     def _iteration(self, start: int, stop: int, layout: StageLayout) -> Iterator[Step]:
         """Iterate over a phase's initial state, stored rollouts, and training."""
-        phase = self.phase_from(start)
-        if phase is not None and phase.start == start:
-            yield self.phase_state(phase)
+        yield from self.begun_phase(start)
         if self.samples_rollouts and layout.samples_at(start, self.num_iterations):
             yield self.rollouts(start)
         yield self.train(start, stop)
@@ -107,36 +103,6 @@ class ArmKeys(TrainedKeys):
     def model_kind(self) -> ModelKind | None:
         """The kind of the final agents when loaded as a model; None if they can't be."""
         return "networks" if self.is_staged else None
-
-    @cached_property
-    def phases(self) -> tuple[Phase, ...]:  # type: ignore[override]
-        """The phases of training with their parameters; empty without phases."""
-        if not self.hyper_params.phases:
-            return ()
-        return read_phases(self.hyper_params, tuple(self._handler.agent_names))
-
-    @property
-    def boundaries(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The ends of phases, and the iterations of policy pools."""
-        members = {
-            iteration
-            for phase in self.phases
-            for iterations in (phase.pools or {}).values()
-            for iteration in iterations
-        }
-        return tuple(sorted({*members, *(phase.stop for phase in self.phases)}))
-
-    def phase_from(self, iteration: int) -> Phase | None:
-        """Return the phase of the iteration that starts at this state; None without phases."""
-        return next((phase for phase in self.phases if iteration < phase.stop), self._last_phase)
-
-    def phase_before(self, iteration: int) -> Phase | None:
-        """Return the phase that contains or ends with this state; None without phases."""
-        return next((phase for phase in self.phases if iteration <= phase.stop), self._last_phase)
-
-    @property
-    def _last_phase(self) -> Phase | None:
-        return self.phases[-1] if self.phases else None
 
     @cached_property
     def pretrained_agents(self) -> tuple[str, ...]:
@@ -175,11 +141,6 @@ class ArmKeys(TrainedKeys):
         """Return the stage whose result is the state before the first training iteration."""
         return self.imitated_state() if self.imitating_agents else self.state_to_imitate_from()
 
-    def first_state(self, iteration: int) -> StageCall:
-        """Return the stage from whose result training up to an iteration starts: of its phase."""
-        phase = self.phase_before(iteration)
-        return self.untrained_state() if phase is None else self.phase_state(phase)
-
     @property
     def final_state_key(self) -> str | None:
         """The key of the stage whose result is the state after all training; None without one."""
@@ -204,30 +165,6 @@ class ArmKeys(TrainedKeys):
         for agent in self.imitating_agents:
             inputs[f"imitated.{agent}"] = self.imitate(agent).key
         return self._call("imitated_state", inputs)
-
-    def beginning_key(self, iteration: int) -> str:
-        """Return the key of the stage from whose result an iteration starts."""
-        phase = self.phase_from(iteration)
-        if phase is not None and phase.start == iteration:
-            return self.phase_state(phase).key
-        return self.state_key(iteration)
-
-    def phase_state(self, phase: Phase) -> StageCall:
-        """Return the stage that builds the initial state of a phase."""
-        inputs: dict[str, str | int] = {
-            "data": self.build_scenario().key,
-            "state": self.state_key(phase.start),
-        }
-        if phase.fresh:
-            inputs["first"] = self.state_key(0)
-        for agent, iterations in (phase.pools or {}).items():
-            inputs |= {f"pool.{agent}.{each}": self.state_key(each) for each in iterations}
-        return self._call(
-            "phase_state",
-            inputs,
-            iteration=phase.start,
-            detail=phase.name,
-        )
 
     def rollouts(self, iteration: int) -> StageCall:
         """Return the stage that collects the rollouts of an iteration again, to store them."""
@@ -267,13 +204,3 @@ class ArmKeys(TrainedKeys):
         if phase is None or stage != "phase_state":
             return read
         return {**read, "replaced": sorted(phase.replaced), "fresh": sorted(phase.fresh)}
-
-    def _phase_of(self, stage: str, iteration: int) -> Phase | None:
-        """Return the phase whose parameters a stage reads."""
-        if stage in ("phase_state", "rollouts"):
-            return self.phase_from(iteration)
-        return self.phase_before(iteration) if stage == "train" else None
-
-    def _ends_training(self, stage: str, iteration: int) -> bool:
-        ends = {phase.stop for phase in self.phases} or {self.num_iterations}
-        return stage == "train" and iteration in ends

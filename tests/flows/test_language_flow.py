@@ -40,6 +40,15 @@ GAME = {
     "dataset": "open_spiel/kuhn_poker",
     "language_task": {"num_train": 64, "num_test": 8},
     "grpo": {"baseline": "agent_average", "advantage_scale": "none"},
+    "rl": {},
+    "phases": [
+        {"name": "alone", "num_iterations": 2, "learners": ["player_0"]},
+        {
+            "name": "pool",
+            "num_iterations": 2,
+            "partners": {"player_0": {"kind": "pool", "every": 1}},
+        },
+    ],
 }
 
 

@@ -90,30 +90,34 @@ def keys_of(hyper_params: HyperParameters | None = None) -> ArmKeys:
 class Played:
     """Arm whose stages are executed in this process."""
 
+    keys_class: type = ArmKeys
+    session_class: type = ArmSession
+    state_class: type = State
+
     def __init__(self, folder: Any, hyper_params: HyperParameters, per_task: int = 10) -> None:
         self.settings = ExperimentSettings(
             home=str(folder), iterations_per_task=per_task, progress="none", tracking=False
         )
-        self.keys = keys_of(hyper_params)
+        self.keys = self.keys_class("main", hyper_params)
         self.store = StageStore(self.settings.store_url)
 
     def play(self, *, apart: bool = False) -> list[str]:
         """Execute missing stages; with ``apart``, as if each had a separate process."""
         if not apart:
-            with closing(ArmSession(self.keys, self.settings, self.store)) as session:
+            with closing(self.session_class(self.keys, self.settings, self.store)) as session:
                 return [each.call.label for each in run_stages(session) if not each.hit]
         made, functions = [], stage_functions(self.keys)
         for call in flatten_steps(self.keys.stages(StoredStageLayout(self.store, self.settings))):
-            with closing(ArmSession(self.keys, self.settings, self.store)) as session:
+            with closing(self.session_class(self.keys, self.settings, self.store)) as session:
                 if not make_stage(functions[call.stage], call, session).hit:
                     made.append(call.label)
         return made
 
-    def state(self, key: str) -> State:
+    def state(self, key: str) -> Any:
         """Read the final state of a stage."""
-        return State.load(self.store.open(key) / "state")
+        return self.state_class.load(self.store.open(key) / "state")
 
-    def after(self, iteration: int) -> State:
+    def after(self, iteration: int) -> Any:
         """Read the state after ``iteration`` iterations."""
         return self.state(self.keys.state_key(iteration))
 

@@ -39,11 +39,29 @@ _Section = TypeVar("_Section", bound=SubParameters)
 
 @dataclass(frozen=True)
 class TrainingPosition:
-    """Position of training at the time of a step."""
+    """Position of training at the time of a step.
+
+    Attributes
+    ----------
+    seed
+        The experiment's seed.
+    iteration
+        The iteration, counted across phases.
+    num_iterations
+        The number of iterations, with those of earlier phases.
+    start
+        The iteration at which schedules start: 0, or the phase's first.
+    """
 
     seed: int = 0
     iteration: int = 0
     num_iterations: int = 1
+    start: int = 0
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The iterations that are done, and all, of the schedules."""
+        return self.iteration - self.start, self.num_iterations - self.start
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,9 @@ class BaseTrainer(NamedTrainer, ABC):
     raises an error that names it, unless it is listed in ``transient_attributes``.
     """
 
-    traits = TrainerTraits(plays_text=False, learns_tokens=True, instead_of_callbacks=None)
+    traits = TrainerTraits(
+        plays_text=False, learns_tokens=True, instead_of_callbacks=None, supports_phases=True
+    )
     _num_models = 1
     """How many models are trained on its device."""
     section: ClassVar[str] = ""

@@ -53,7 +53,7 @@ class RemoteApiTrainer(BaseTrainer):
     there.
     """
 
-    traits = replace(BaseTrainer.traits, is_remote=True)
+    traits = replace(BaseTrainer.traits, is_remote=True, supports_phases=False)
 
     def _setup(self) -> None:
         service = self.language.train_service
@@ -229,7 +229,7 @@ class RemoteApiTrainer(BaseTrainer):
             for batch in minibatches(rows, size, epoch=epoch, moment=self.moment)
         ]
         rate = LearningRate(self._optimizer)
-        rate.set_progress(self.moment.iteration, self.moment.num_iterations)
+        rate.set_progress(*self.moment.progress)
         optimizer = self._optimizer
         settings = [
             OptimizerSettings(

@@ -248,7 +248,7 @@ class SelfHostedTrainer(BaseTrainer):
     def _learn(self, batch: Batch) -> list[Figures]:
         """Take the steps of all passes; return the figures of each."""
         size, together = self._minibatch_size(batch), self.rows_together
-        self._optimizer.set_progress(self.moment.iteration, self.moment.num_iterations)
+        self._optimizer.set_progress(*self.moment.progress)
         return [
             self._step(batch if len(rows) == len(batch) else batch.select(rows))
             for epoch in range(self.language.num_epochs)

@@ -15,6 +15,7 @@ from trainers.state_tree import load_tree, save_tree
 from trainers.tensordict.states.state import same_trees
 
 STATE_NAME = "language"
+_OMITTED_IF_EMPTY = frozenset({"attributes", "pool"})
 
 
 @dataclass(eq=False)
@@ -26,7 +27,7 @@ class LanguageState:
     iteration
         The number of finished training iterations.
     stage
-        The stage that created the state: ``"initial_state"`` or ``"train"``.
+        The stage that created the state: ``"initial_state"``, ``"phase_state"`` or ``"train"``.
     cursor
         The number of tasks sampled from the training set.
     dataset_hash
@@ -41,6 +42,8 @@ class LanguageState:
         Metrics of those rollouts.
     attributes
         Attributes assigned by a custom trainer class.
+    pool
+        Earlier states that play in this phase, ``AGENT@ITERATION`` → key of the stage.
     """
 
     iteration: int = 0
@@ -54,6 +57,7 @@ class LanguageState:
     callbacks: dict[str, Any] = field(default_factory=dict)
     callback_tensors: dict[str, Any] = field(default_factory=dict)
     attributes: Attributes = field(default_factory=dict)
+    pool: dict[str, str] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Compare bit by bit."""
@@ -66,15 +70,13 @@ class LanguageState:
         content = {part.name: getattr(self, part.name) for part in fields(self)}
         if self.pending is not None:
             content["pending"] = [trajectory.to_dict() for trajectory in self.pending]
-        if not self.attributes:
-            del content["attributes"]
-        return content
+        return {n: part for n, part in content.items() if part or n not in _OMITTED_IF_EMPTY}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LanguageState:
         """Return the state of :meth:`to_dict`'s result."""
         expected = {part.name for part in fields(cls)}
-        if content.keys() | {"attributes"} != expected:
+        if content.keys() | _OMITTED_IF_EMPTY != expected:
             raise StateError(
                 f"state: got the fields {sorted(content)}, expected {sorted(expected)}. It was"
                 " saved by another version of the trainer; train from scratch."

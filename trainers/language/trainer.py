@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
@@ -25,22 +26,28 @@ from ratchet.scenarios.language_task.validation import check_options, check_size
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import deterministic_kernels, torch_threads
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import is_custom, is_custom_method, put_attributes, take_attributes
+from trainers.custom_state import is_custom
 from trainers.language.agents import check_agent, check_models, shared_models
-from trainers.language.base import BaseTrainer, InitialModel, TrainingPosition, config_of
-from trainers.language.models import build_model, load_built_model
+from trainers.language.base import BaseTrainer, TrainingPosition
+from trainers.language.learners import (
+    build_learners,
+    put_learner,
+    put_weights,
+    replaced_learners,
+    take_learner,
+    take_weights,
+)
 from trainers.language.ranks.rows import ranks_sample
 from trainers.language.rollout_worker import TrainerRolloutWorker
 from trainers.language.rollouts import Rollouts, joined_metrics
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
+from trainers.pools import sampled_members
 from trainers.progress import IterationContext
 from trainers.results import FolderOf, Metrics, TestResult, add_metrics
 from trainers.staged import STAGE, StagedTrainer
-from trainers.state_tree import flatten_tree, unflatten_tree
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.model import LanguageModel
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.rollouts.transcript_content import Transcript
@@ -49,8 +56,6 @@ if TYPE_CHECKING:
     from trainers.stage_parameters import StagePurposes
 
 MODELS_FOLDER = "models"
-_ATTRIBUTES = "assigned_attributes"
-"""The entry of one of several learners' states with the attributes of its class."""
 _PLAYED = frozenset({Purpose.GAME, Purpose.SPEECH})
 LANGUAGE_STAGES: StagePurposes = {
     "initial_state": frozenset({Purpose.GAME, Purpose.NETWORKS, Purpose.PRETRAINING}),
@@ -92,6 +97,8 @@ class LanguageTrainer(StagedTrainer):
     _initial: str = ""
     _cursor: int = 0
     _pending: Rollouts | None = None
+    _pool: Mapping[str, str] = MappingProxyType({})
+    _folder_of: FolderOf | None = None
 
     def _initialise_state(self) -> None:
         """Set no state: :meth:`initial_state` creates it."""
@@ -112,7 +119,7 @@ class LanguageTrainer(StagedTrainer):
     def learners(self) -> Mapping[str, BaseTrainer]:
         """The models' trainers by model, created with their models on first use."""
         if self._learners is None:
-            self._learners = self._build_learners(None)
+            self._learners = self._build_learners()
         return self._learners
 
     @property
@@ -129,36 +136,17 @@ class LanguageTrainer(StagedTrainer):
     def _learner_of(self, agent: str) -> BaseTrainer:
         return self.learners[self.model_names[agent]]
 
-    def _build_learners(self, models: Path | None) -> dict[str, BaseTrainer]:
+    def _build_learners(self, models: Path | None = None) -> Mapping[str, BaseTrainer]:
         """Create the learners with the initial models: loaded from a folder, or built."""
-        first = {model: agent for agent, model in reversed(self.model_names.items())}
-        return {
-            model: self._build_learner(model, first[model], models)
-            for model in dict.fromkeys(self.model_names.values())
-        }
-
-    def _build_learner(self, model: str, name: str, models: Path | None) -> BaseTrainer:
-        """Create the learner of a model, whose parameters are those of the agent ``name``."""
-        instance, settings = self.scenario_instance, self.settings
-
-        def build() -> LanguageModel:
-            if models is None:
-                return build_model(instance, name, settings)
-            return load_built_model(instance, name, settings, models / model)
-
-        agent, section = instance.agents[name].parameters, self.learner_class.section
-        base_dir = self.settings.base_dir
-        num_models = len(set(self.model_names.values()))
-        which = "" if num_models == 1 else model
-        seed = derive_seed(self.hyper_params.seed, "initial_state", agent=which)
-        trainer_seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer", which)
-        with seeded_globals(trainer_seed):
-            learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
-        kernels = deterministic_kernels(self.settings, strict=True)
-        with torch_threads(self.settings.num_threads), kernels, seeded_globals(seed):
-            intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
-            learner.begin(InitialModel(build, agent, settings, intent, self.only_plays, num_models))
-        return learner
+        return build_learners(
+            self.learner_class,
+            self.hyper_params,
+            self.settings,
+            self.scenario_instance,
+            self.model_names,
+            models=models,
+            only_plays=self.only_plays,
+        )
 
     def close(self) -> None:
         """Release the learner's resources, and end the rollout worker."""
@@ -175,6 +163,12 @@ class LanguageTrainer(StagedTrainer):
         for name, agent in agents.items():
             check_agent(name, agent)
         shared_models(agents)
+        if hyper_params.phases and hyper_params.language.mode != "synchronous":
+            raise ParameterError(
+                f"phases: got {len(hyper_params.phases)} with language.mode="
+                f"{hyper_params.language.mode}, expected synchronous: rollouts ahead of a phase"
+                " would be those of the phase before."
+            )
         check_options(hyper_params.language_task, base_dir)
         check_sizes(hyper_params.language_task, hyper_params.dataset)
         check_validation(hyper_params, base_dir)
@@ -211,22 +205,16 @@ class LanguageTrainer(StagedTrainer):
         return self._take_state(0, "initial_state")
 
     def _take_state(self, iteration: int, stage: str) -> LanguageState:
-        learners = {}
-        for model, learner in self.learners.items():
-            state = learner.take_state()
-            if len(self.learners) > 1:
-                stores_itself = is_custom_method(type(learner), "take_state")
-                state[_ATTRIBUTES] = take_attributes(learner, strict=not stores_itself)
-            learners[model] = unflatten_tree(*flatten_tree(state))
         return LanguageState(
             iteration=iteration,
             stage=stage,
             cursor=self._cursor if self._pending is None else self._pending.cursor,
             dataset_hash=self.scenario_instance.train_dataset.hash,
             initial=self._initial,
-            learners=learners,
+            learners={model: take_learner(self.learners, model) for model in self.learners},
             pending=None if self._pending is None else list(self._pending.trajectories),
             pending_metrics={} if self._pending is None else dict(self._pending.metrics),
+            pool=dict(self._pool),
         )
 
     @property
@@ -242,13 +230,9 @@ class LanguageTrainer(StagedTrainer):
                 f"state: it belongs to the training set with the hash {state.dataset_hash}, got"
                 f" {dataset_hash}. Train from scratch, or use the dataset that it was trained on."
             )
-        for model, learner in self.learners.items():
-            content = dict(state.learners[model])
-            attributes = content.pop(_ATTRIBUTES, {})
-            learner.put_state(content)
-            if len(self.learners) > 1:
-                put_attributes(learner, attributes)
-        self._cursor, self._initial = state.cursor, state.initial
+        for model in self.learners:
+            put_learner(self.learners, model, state.learners[model])
+        self._cursor, self._initial, self._pool = state.cursor, state.initial, state.pool
         self._pending = None
         if state.pending is not None:
             self._pending = Rollouts(list(state.pending), dict(state.pending_metrics), state.cursor)
@@ -267,28 +251,50 @@ class LanguageTrainer(StagedTrainer):
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
         """Continue from a stage's state, with the initial model from its own stage."""
-        state = LanguageState.load(folder)
+        self._continue_from(LanguageState.load(folder), folder_of)
+
+    def _continue_from(self, state: LanguageState, folder_of: FolderOf) -> None:
         check_models(self.model_names, state.learners)
         if self._learners is None and state.initial:
             self._learners = self._build_learners(folder_of(state.initial) / MODELS_FOLDER)
-        self.state = state
+        self.state, self._folder_of = state, folder_of
+
+    # -- phases ----------------------------------------------------------------------------
+
+    def begin_phase(
+        self, folder: Path, folder_of: FolderOf, pool: Mapping[str, str], fresh: Mapping[str, Path]
+    ) -> None:
+        """Start with the learners of another phase's state: unlike networks, with optimizers.
+
+        ``pool``: member of an agent's pool → the key of its state; ``fresh``: agent → the folder of
+        the state whose learner it starts with instead.
+        """
+        before = LanguageState.load(folder)
+        first = {self.model_names[agent]: LanguageState.load(path) for agent, path in fresh.items()}
+        begun = replace(
+            before,
+            stage="phase_state",
+            learners={**before.learners, **{m: state.learners[m] for m, state in first.items()}},
+            callbacks={},
+            callback_tensors={},
+            pool=dict(pool),
+        )
+        self._continue_from(begun, folder_of)
+        self.callbacks.load_spanning(before.callbacks, before.callback_tensors)
+
+    @property
+    def _learning(self) -> frozenset[str]:
+        """The models that learn in this phase."""
+        names = self.model_names if self.phase is None else self.phase.learners
+        return frozenset(self.model_names[name] for name in names)
 
     def take_weights(self) -> CallbackState:
         """Copy the trained weights, or their names at a service."""
-        if len(self.learners) == 1:
-            return self.learner.take_weights()
-        weights = {model: learner.take_weights() for model, learner in self.learners.items()}
-        return CallbackState(
-            {f"{model}:{n}": v for model, its in weights.items() for n, v in its.values.items()},
-            {f"{model}:{n}": v for model, its in weights.items() for n, v in its.tensors.items()},
-        )
+        return take_weights(self.learners)
 
     def put_weights(self, weights: CallbackState) -> None:
         """Restore the result of :meth:`take_weights`."""
-        for model, learner in self.learners.items():
-            prefix = "" if len(self.learners) == 1 else f"{model}:"
-            values, tensors = _of_model(weights.values, prefix), _of_model(weights.tensors, prefix)
-            learner.put_weights(CallbackState(values, tensors))
+        put_weights(self.learners, weights)
 
     # -- rollouts ----------------------------------------------------------------------------
 
@@ -300,16 +306,19 @@ class LanguageTrainer(StagedTrainer):
         """
         seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
         kernels = deterministic_kernels(self.settings)
-        with torch_threads(self.settings.num_threads), kernels, seeded_globals(seed):
+        chosen = sampled_members(self._pool, seed=self.hyper_params.seed, iteration=iteration)
+        states = {self.model_names[agent]: self._pool[name] for agent, name in chosen.items()}
+        earlier = replaced_learners(self.learners, states, self._folder_of)
+        with torch_threads(self.settings.num_threads), kernels, seeded_globals(seed), earlier:
             return self._play_rollouts(iteration, self._cursor if cursor is None else cursor)
 
     def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
-        language, learners = self.hyper_params.language, self.learners.values()
-        max_resamples = max(learner.max_resamples for learner in learners)
+        language, learning = self.hyper_params.language, self._learning
+        max_resamples = max(self.learners[model].max_resamples for model in learning)
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
         rollouts = Rollouts([], {}, cursor)
         missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
-        accepted_runs: dict[str, set[str]] = {model: set() for model in self.learners}
+        accepted_runs: dict[str, set[str]] = {model: set() for model in learning}
         while missing > 0 and tries <= max_resamples:
             indices = order.take(rollouts.cursor, missing).tolist()
             rollouts.cursor += missing
@@ -324,15 +333,14 @@ class LanguageTrainer(StagedTrainer):
             groups: dict[str, list[Trajectory]] = {}
             for trajectory in played.trajectories:
                 groups.setdefault(trajectory.group_id, []).append(trajectory)
-            accepted = [
-                group
-                for group in groups.values()
-                if self._learner_of(group[0].agent).keeps_group(group)
-            ]
-            rollouts.trajectories += [trajectory for group in accepted for trajectory in group]
             parts.append(played.metrics)
-            for group in accepted:
-                accepted_runs[self.model_names[group[0].agent]].add(f"{tries}/{group[0].run_id}")
+            for group in groups.values():
+                model = self.model_names[group[0].agent]
+                if model not in learning:
+                    rollouts.trajectories += group
+                elif self.learners[model].keeps_group(group):
+                    rollouts.trajectories += group
+                    accepted_runs[model].add(f"{tries}/{group[0].run_id}")
             missing = language.tasks_per_step - min(map(len, accepted_runs.values()))
             tries += 1
         rollouts.metrics = joined_metrics(parts)
@@ -400,10 +408,10 @@ class LanguageTrainer(StagedTrainer):
     def _train_learners(self, iteration: int, trajectories: list[Trajectory]) -> Metrics:
         """Train each model on its agents' trajectories; of several, metrics have its name."""
         metrics: Metrics = {}
-        for model, learner in self.learners.items():
-            only = len(self.learners) == 1
+        for model in [name for name in self.learners if name in self._learning]:
+            learner, only = self.learners[model], len(self.learners) == 1
             learner.moment = TrainingPosition(
-                self.hyper_params.seed, iteration, self.num_train_iterations
+                self.hyper_params.seed, iteration, self.num_train_iterations, self.first_iteration
             )
             which = "" if only else model
             seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals", which)
@@ -486,8 +494,3 @@ def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
         "__doc__": learner.__doc__,
     }
     return type(learner.__name__, (LanguageTrainer,), names)
-
-
-def _of_model(entries: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the entries of one model, without its prefix."""
-    return {n.removeprefix(prefix): v for n, v in entries.items() if n.startswith(prefix)}

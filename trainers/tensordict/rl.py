@@ -63,7 +63,6 @@ from trainers.tensordict.testing import TestPlayer, environment_for, summarise_t
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import PolicyOperator, ValueOperator
-    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 
@@ -324,16 +323,11 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
 
     # -- training --------------------------------------------------------------------------
 
-    @property
-    def num_train_iterations(self) -> int:
-        """The number of training iterations, including those of earlier phases."""
-        return _first_iteration(self.phase) + super().num_train_iterations
-
     def _do_iteration(self, iteration: int) -> Metrics:
         """Run one iteration, changing agents, optimizer, loss and cursor; return its metrics."""
         rl, parts = self.hyper_params.rl, self.components
         with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
-            done = iteration - _first_iteration(self.phase)
+            done = iteration - self.first_iteration
             learning = parts.freezer.freeze_for(done)
             parts.loss_module.select_agents(learning)
             scale = learning_rate_scale(done, rl.num_iterations, anneal=rl.anneal_lr)
@@ -445,11 +439,6 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         if not cls.reads_num_iterations(hyper_params):
             return stages
         return stages | {STAGE: stages[STAGE] | {Purpose.HORIZON}}
-
-
-def _first_iteration(phase: Phase | None) -> int:
-    """Return the iteration at which schedules start: 0, or the phase's first."""
-    return 0 if phase is None else phase.start
 
 
 @contextmanager

@@ -144,6 +144,10 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
         shape = () if self.model == SMALL else ("small_model",)
         return shape if self.shared_model_group else (*shape, "shared_model_group")
 
+    def never_learns_by(self) -> str | None:
+        """Return ``model`` for one that chooses legal actions at random."""
+        return "model" if self.model == RANDOM else None
+
     @model_validator(mode="after")
     def _refuse_network_parameters(self) -> LanguageAgentParameters:
         """Refuse what only networks of other scenarios read: ignored, it would be a silent lie."""

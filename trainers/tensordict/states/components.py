@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ratchet.seeding import torch_generator
+from trainers.pools import member_name, sampled_members
 from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
     load_optimizer_tensors,
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from trainers.tensordict.objectives.value_estimators import MaskedGae
     from trainers.tensordict.optimization.replay import RolloutBuffer
     from trainers.tensordict.testing import TestPlayer
-
-_BETWEEN = "@"
-"""Between agent and iteration in the name of an earlier version, ``AGENT@ITERATION``."""
 
 
 @dataclass
@@ -125,7 +122,7 @@ class Components:
 def read_pool(folders: Mapping[tuple[str, int], Path]) -> TensorTree:
     """Read earlier versions from the folders of states: agent and iteration → folder."""
     return {
-        f"{agent}{_BETWEEN}{iteration}": State.load(folder).agents[agent]
+        member_name(agent, iteration): State.load(folder).agents[agent]
         for (agent, iteration), folder in sorted(folders.items())
     }
 
@@ -135,17 +132,7 @@ def sample_from_pool(agents: ActorCritic, pool: TensorTree, *, seed: int, iterat
 
     Raises StateError if a member's network differs.
     """
-    members: dict[str, list[str]] = {}
-    for name in sorted(pool, key=_agent_and_iteration):
-        members.setdefault(_agent_and_iteration(name)[0], []).append(name)
-    for agent, names in members.items():
-        draw = torch_generator(seed, "train", iteration, "pool", agent)
-        chosen = names[int(torch.randint(len(names), (1,), generator=draw))]
+    for agent, chosen in sampled_members(pool, seed=seed, iteration=iteration).items():
         live = snapshots.agent_tensors(agents)[agent]
         check_same_tensors(pool[chosen], live, f"agent {agent!r} of the pool, {chosen}")
         snapshots.copy_tensors(live, pool[chosen])
-
-
-def _agent_and_iteration(name: str) -> tuple[str, int]:
-    agent, _, iteration = name.rpartition(_BETWEEN)
-    return agent, int(iteration)

@@ -1,0 +1,131 @@
+"""Phases of language models: who learns, earlier selves, and independence of the split."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+
+from ratchet.errors import ParameterError
+from ratchet.parameters.hyper_parameters import HyperParameters
+from tasks.language.keys import LanguageArmKeys
+from tasks.language.session import LanguageArmSession
+from tests.tasks.phased import Played
+from trainers.compatibility import check_combination
+from trainers.language.state import LanguageState
+from trainers.tensordict.states.state import same_trees
+
+SMALL = {"layers": 1, "d_model": 16, "heads": 2, "context_length": 32}
+PHASES = [
+    {"name": "first", "num_iterations": 2, "learners": ["player_0"]},
+    {
+        "name": "second",
+        "num_iterations": 3,
+        "partners": {"player_0": {"kind": "pool", "every": 1}},
+        "changes": {"agents._default.temperature": 0.7, "language.optimizer.lr": 0.003},
+    },
+    {"name": "third", "num_iterations": 1, "fresh": ["player_1"]},
+]
+PARAMETERS = {
+    "seed": 4,  # members of the pool: 1, 2, 1
+    "scenario": "language_task",
+    "trainer": "grpo",
+    "dataset": "open_spiel/kuhn_poker",
+    "language_task": {"num_train": 64, "num_test": 8},
+    "language": {"tasks_per_step": 32, "group_size": 1, "optimizer": {"lr": 0.03}},
+    "grpo": {"baseline": "agent_average", "advantage_scale": "none"},
+    "agents": {"_default": {"max_tokens": 1, "small_model": SMALL}},
+    "phases": PHASES,
+}
+
+
+REMOTE = {
+    **PARAMETERS,
+    "trainer": "remote_grpo",
+    "language": {**PARAMETERS["language"], "train_service": {"backend": "ratchet"}},
+    "agents": {"_default": {"max_tokens": 1}},
+}
+
+
+class LanguagePlayed(Played):
+    keys_class = LanguageArmKeys
+    session_class = LanguageArmSession
+    state_class = LanguageState
+
+
+def changed(phase: int, **changes):
+    """Return the parameters with changes of one phase."""
+    parameters = deepcopy(PARAMETERS)
+    parameters["phases"][phase].update(changes)
+    return parameters
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    arm = LanguagePlayed(tmp_path_factory.mktemp("whole"), HyperParameters(**PARAMETERS))
+    arm.play()
+    return arm
+
+
+def model(state, agent):
+    return state.learners[agent]["model"]
+
+
+def test_only_learners_change_and_their_optimizers_continue(played):
+    start = played.state(played.keys.state_key(0))
+    first, second = played.after(2), played.after(5)
+    assert same_trees(start.learners["player_1"], first.learners["player_1"])
+    assert not same_trees(model(start, "player_0"), model(first, "player_0"))
+    assert same_trees(first.learners["player_0"], second.learners["player_0"]), "of a pool"
+    assert not same_trees(model(first, "player_1"), model(second, "player_1"))
+    begun = played.state(played.keys.phase_state(played.keys.phases[1]).key)
+    assert same_trees(begun.learners, first.learners)
+
+
+def test_an_agent_may_start_again(played):
+    start = played.state(played.keys.state_key(0))
+    begun = played.state(played.keys.phase_state(played.keys.phases[2]).key)
+    assert same_trees(begun.learners["player_1"], start.learners["player_1"])
+    assert begun.pool == {}
+
+
+def test_the_result_does_not_depend_on_the_split(played, tmp_path):
+    pieces = LanguagePlayed(tmp_path, HyperParameters(**PARAMETERS), per_task=1)
+    pieces.play(apart=True)
+    assert pieces.after(6) == played.after(6)
+    assert pieces.after(3).pool.keys() == {"player_0@1", "player_0@2"}
+
+
+def test_who_plays_matters(played, tmp_path):
+    """The opponent of a pool is another one than the frozen last one."""
+    frozen = changed(1, partners={"player_0": "frozen"})
+    arm = LanguagePlayed(tmp_path, HyperParameters(**frozen))
+    arm.play()
+    assert arm.keys.state_key(2) == played.keys.state_key(2)
+    assert not same_trees(model(arm.after(5), "player_1"), model(played.after(5), "player_1"))
+
+
+def test_a_fork_within_a_phase_does_not_reuse_the_stages_of_other_learners(played):
+    others = HyperParameters(**changed(0, learners=["player_0", "player_1"]))
+    pins = {("train", 1): played.keys.state_key(1)}
+    forked = LanguageArmKeys("main", others, pins=pins)
+    assert forked.state_key(1) == played.keys.state_key(1)
+    assert forked.state_key(2) != played.keys.state_key(2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (changed(0, learners=["player_1"], partners={"player_0": "random"}), "'frozen' or 'pool'"),
+        ({**PARAMETERS, "language": {"mode": "one_step_behind"}}, "expected synchronous"),
+        (
+            {**PARAMETERS, "agents": {"_default": {}, "player_0": {"model": "random"}}},
+            r"'player_0' cannot learn, since agents.player_0.model is 'random'",
+        ),
+        (REMOTE, "phases: got 3 with the trainer 'remote_grpo'"),
+    ],
+    ids=["scripted partner", "one step behind", "random learner", "remote"],
+)
+def test_what_phases_of_language_models_refuse(parameters, message):
+    with pytest.raises(ParameterError, match=message):
+        check_combination(HyperParameters(**parameters))

@@ -1,0 +1,129 @@
+"""The trainers of an experiment's models, by model: how they begin, their states and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.seeding import derive_seed, seeded_globals
+from trainers.base import deterministic_kernels, torch_threads
+from trainers.callbacks.base import CallbackState
+from trainers.custom_state import is_custom_method, put_attributes, take_attributes
+from trainers.language.base import BaseTrainer, InitialModel, config_of
+from trainers.language.models import build_model, load_built_model
+from trainers.language.state import LanguageState
+from trainers.results import FolderOf
+from trainers.state_tree import flatten_tree, unflatten_tree
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.language_task.instance import LanguageTaskInstance
+
+_ATTRIBUTES = "assigned_attributes"
+"""The entry of one of several learners' states with the attributes of its class."""
+
+
+def build_learners(
+    learner_class: type[BaseTrainer],
+    hyper_params: HyperParameters,
+    settings: ExperimentSettings,
+    instance: LanguageTaskInstance,
+    model_names: Mapping[str, str],
+    *,
+    models: Path | None,
+    only_plays: bool,
+) -> dict[str, BaseTrainer]:
+    """Create the models' trainers, with the initial models of a folder, or with new ones.
+
+    ``model_names``: agent → the name of its model. A model has the parameters of its first agent.
+    """
+    first = {model: agent for agent, model in reversed([*model_names.items()])}
+    learners: dict[str, BaseTrainer] = {}
+    for model in dict.fromkeys(model_names.values()):
+        name = first[model]
+
+        def build(name: str = name, model: str = model) -> LanguageModel:
+            if models is None:
+                return build_model(instance, name, settings)
+            return load_built_model(instance, name, settings, models / model)
+
+        agent = instance.agents[name].parameters
+        which = "" if len(first) == 1 else model
+        seed = derive_seed(hyper_params.seed, "initial_state", agent=which)
+        trainer_seed = derive_seed(hyper_params.seed, "initial_state", 0, "trainer", which)
+        config = config_of(hyper_params, learner_class.section, agent, settings.base_dir)
+        with seeded_globals(trainer_seed):
+            learners[model] = learner = learner_class(config)
+        kernels = deterministic_kernels(settings, strict=True)
+        with torch_threads(settings.num_threads), kernels, seeded_globals(seed):
+            intent = f"{instance.train_dataset.hash}:{hyper_params.seed}:{name}"
+            learner.begin(InitialModel(build, agent, settings, intent, only_plays, len(first)))
+    return learners
+
+
+def take_learner(learners: Mapping[str, BaseTrainer], model: str) -> dict[str, Any]:
+    """Copy the state of a model's trainer; of several, with the attributes of its class."""
+    learner = learners[model]
+    state = learner.take_state()
+    if len(learners) > 1:
+        stores_itself = is_custom_method(type(learner), "take_state")
+        state[_ATTRIBUTES] = take_attributes(learner, strict=not stores_itself)
+    return dict(unflatten_tree(*flatten_tree(state)))
+
+
+def put_learner(learners: Mapping[str, BaseTrainer], model: str, state: Mapping[str, Any]) -> None:
+    """Restore the result of :func:`take_learner`."""
+    learner, content = learners[model], dict(state)
+    attributes = content.pop(_ATTRIBUTES, {})
+    learner.put_state(content)
+    if len(learners) > 1:
+        put_attributes(learner, attributes)
+
+
+@contextmanager
+def replaced_learners(
+    learners: Mapping[str, BaseTrainer], states: Mapping[str, str], folder_of: FolderOf | None
+) -> Iterator[None]:
+    """Give models' trainers the states of other stages for the duration of the block.
+
+    ``states``: model → key of the stage.
+    """
+    current: dict[str, dict[str, Any]] = {}
+    try:
+        for model, key in states.items():
+            assert folder_of is not None  # set with the state that names the stages
+            current[model] = take_learner(learners, model)
+            put_learner(learners, model, LanguageState.load(folder_of(key)).learners[model])
+        yield
+    finally:
+        for model, state in current.items():
+            put_learner(learners, model, state)
+
+
+def take_weights(learners: Mapping[str, BaseTrainer]) -> CallbackState:
+    """Copy the trained weights, or their names at a service; of several, by model."""
+    if len(learners) == 1:
+        (learner,) = learners.values()
+        return learner.take_weights()
+    weights = {model: learner.take_weights() for model, learner in learners.items()}
+    return CallbackState(
+        {f"{model}:{n}": v for model, its in weights.items() for n, v in its.values.items()},
+        {f"{model}:{n}": v for model, its in weights.items() for n, v in its.tensors.items()},
+    )
+
+
+def put_weights(learners: Mapping[str, BaseTrainer], weights: CallbackState) -> None:
+    """Restore the result of :func:`take_weights`."""
+    for model, learner in learners.items():
+        prefix = "" if len(learners) == 1 else f"{model}:"
+        values, tensors = _of_model(weights.values, prefix), _of_model(weights.tensors, prefix)
+        learner.put_weights(CallbackState(values, tensors))
+
+
+def _of_model(entries: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the entries of one model, without its prefix."""
+    return {n.removeprefix(prefix): v for n, v in entries.items() if n.startswith(prefix)}
