@@ -27,6 +27,7 @@ from flows.cli import (
     list_names,
     new,
     plan,
+    play,
     run,
     runs,
     stack,
@@ -207,6 +208,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "exploit": exploit.exploit,
         "crossplay": exploit.crossplay,
         "analyse": analyse.analyse,
+        "play": play.play,
     },
     "Keep": {
         "verify": verification.verify,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ratchet.language_models.types import ChatMessage
 
@@ -24,6 +24,10 @@ class View:
 
     messages: tuple[ChatMessage, ...]
     legal: Mapping[int, str]
+
+
+Chooser: TypeAlias = Callable[[View], int]
+"""Chooses a legal action from what a seat sees."""
 
 
 class Match(ABC):

@@ -325,7 +325,7 @@ class LanguageTrainer(StagedTrainer):
             played = self.scenario_instance.play(
                 "train",
                 indices,
-                self._sampled_models,
+                self.sampled_models,
                 iteration=iteration,
                 attempt=tries,
                 model_version=self.iteration,
@@ -347,7 +347,8 @@ class LanguageTrainer(StagedTrainer):
         return rollouts
 
     @property
-    def _sampled_models(self) -> dict[str, SampledModel]:
+    def sampled_models(self) -> dict[str, SampledModel]:
+        """The engine and tokenizer of each agent with a model."""
         return {
             agent: SampledModel(self.learners[model].engine, self.learners[model].tokenizer)
             for agent, model in self.model_names.items()
@@ -429,7 +430,7 @@ class LanguageTrainer(StagedTrainer):
         played = self.scenario_instance.play(
             dataset,
             indices,
-            self._sampled_models,
+            self.sampled_models,
             iteration=0,
             is_validation=True,
             model_version=self.iteration,
@@ -445,7 +446,7 @@ class LanguageTrainer(StagedTrainer):
 
     def transcripts(self, dataset: str, trajectories: Sequence[Trajectory]) -> list[Transcript]:
         """Return transcripts of tasks of a dataset, for the report."""
-        tokenizers = {agent: model.tokenizer for agent, model in self._sampled_models.items()}
+        tokenizers = {agent: model.tokenizer for agent, model in self.sampled_models.items()}
         return self.scenario_instance.transcripts(dataset, trajectories, tokenizers)
 
     # -- keys --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ratchet.scenarios.language_task.rollout import Attempt, Seat
 from ratchet.scenarios.language_task.task import Evaluation, check_names
 
 if TYPE_CHECKING:
-    from ratchet.games.match import Game
+    from ratchet.games.match import Chooser, Game, View
     from ratchet.language_models.types import ChatMessage
     from ratchet.rollouts.trajectory import FinishReason
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
@@ -118,7 +118,7 @@ class MatchAttempt(Attempt):
         task: Task,
         game: Game,
         opening: Callable[[Sequence[ChatMessage]], list[ChatMessage]],
-        choosers: Mapping[str, Callable[[Sequence[int]], int]],
+        choosers: Mapping[str, Chooser],
         *,
         max_turns: int,
     ) -> None:
@@ -126,7 +126,7 @@ class MatchAttempt(Attempt):
         self._max_turns, self._turns = max_turns, Counter[str]()
         self._opening = opening
         self._name = f"game {readable_name(game)}"
-        self._legal: dict[str, Mapping[int, str]] = {}
+        self._views: dict[str, View] = {}
         self.seats = {name: Seat() for name in game.seats}
         with blamed(self._name, task.task_id):
             self._match = game.begin(int(str(task.info[SEED])))
@@ -135,7 +135,8 @@ class MatchAttempt(Attempt):
     def advance(self) -> None:
         """Apply the actions that the replies name; a reply that names none ends the match."""
         actions = {
-            name: read_action(self._legal[name], self.seats[name].reply) for name in self.acting
+            name: read_action(self._views[name].legal, self.seats[name].reply)
+            for name in self.acting
         }
         illegal = {name for name, action in actions.items() if action is None}
         if illegal:
@@ -152,8 +153,8 @@ class MatchAttempt(Attempt):
         with blamed(self._name, self._task.task_id):
             while True:
                 chosen = {
-                    name: self._choosers[name](list(legal))
-                    for name, legal in self._legal.items()
+                    name: self._choosers[name](view)
+                    for name, view in self._views.items()
                     if name in self._choosers
                 }
                 if actions or chosen:
@@ -162,7 +163,7 @@ class MatchAttempt(Attempt):
                 if any(self._turns[name] >= self._max_turns for name in views):
                     return self._score("stop")
                 self._turns.update(views.keys())
-                self._legal = {name: view.legal for name, view in views.items()}
+                self._views = views
                 self.acting = tuple(name for name in views if name not in self._choosers)
                 if self.acting or not views:
                     break

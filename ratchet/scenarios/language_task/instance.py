@@ -24,6 +24,7 @@ from ratchet.scenarios.language_task.rollout_generation import (
 from ratchet.scenarios.language_task.task import TaskDataset, prompt_format
 
 if TYPE_CHECKING:
+    from ratchet.games.match import Chooser
     from ratchet.language_models.engines.rollouts import RolloutEngine
     from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.language_models.local.warm_up import Demonstration
@@ -68,7 +69,7 @@ class LanguageTaskInstance(_Instance):
         self,
         dataset: str,
         indices: Sequence[int],
-        models: Mapping[str, SampledModel],
+        models: Mapping[str, SampledModel | Chooser],
         *,
         iteration: int,
         attempt: int = 0,
@@ -77,22 +78,26 @@ class LanguageTaskInstance(_Instance):
     ) -> GeneratedRollouts:
         """Generate rollouts of tasks of a dataset by index, as configured in ``language``.
 
-        ``models`` are those of agents by name; agents without one act at random. Without learning,
-        each ``samples_per_test`` times at ``test_temperature``. Raises as
+        ``models`` are those of agents by name, or functions that choose for them, which play once;
+        other agents act at random. Without learning, each ``samples_per_test`` times at
+        ``test_temperature``. Raises as
         :func:`ratchet.scenarios.language_task.rollout_generation.play`.
         """
         language = self.hyper_params.language
+        group_size = language.samples_per_test if is_validation else language.group_size
+        if not all(isinstance(model, SampledModel) for model in models.values()):
+            group_size = 1
         environment = self.environments[dataset]
         return play(
             [environment.dataset[index] for index in indices],
             players={
-                name: ModelPlayer(*models[name], self._sampling(agent, is_test=is_validation))
-                if name in models
-                else None
+                name: ModelPlayer(*model, self._sampling(agent, is_test=is_validation))
+                if isinstance(model := models.get(name), SampledModel)
+                else model
                 for name, agent in self.agents.items()
             },
             rules=replace(environment.rules, max_sequence_length=language.max_sequence_length),
-            group_size=language.samples_per_test if is_validation else language.group_size,
+            group_size=group_size,
             iteration=iteration,
             seed=self.hyper_params.seed,
             failure=self._failure_policy(),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
-from ratchet.games.match import Game
+from ratchet.games.match import Chooser, Game
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.types import ChatMessage
 from ratchet.scenarios.language_task.attempts import MatchAttempt, TaskAttempt
@@ -148,7 +148,7 @@ class GeneratedRollouts:
 def play(
     tasks: Sequence[Task],
     *,
-    players: Mapping[str, ModelPlayer | None],
+    players: Mapping[str, ModelPlayer | Chooser | None],
     rules: Rules,
     group_size: int,
     iteration: int,
@@ -162,8 +162,8 @@ def play(
 
     All seats that are to reply at the same time are one call of their engine. Groups are named by
     iteration and task, and by ``attempt`` if an iteration is retried. ``players`` are the models
-    by seat; a seat without one chooses legal actions at random. ``failure`` handles errors of
-    single rollouts (default: :class:`FailFast`); engine errors are raised.
+    by seat, or functions that choose; other seats choose legal actions at random. ``failure``
+    handles errors of single rollouts (default: :class:`FailFast`); engine errors are raised.
     """
     policy = FailFast() if failure is None else failure
     stage = "test" if is_validation else "roll_out"
@@ -172,7 +172,7 @@ def play(
         writers={
             name: prompt_format(player.tokenizer, chat=rules.chat)
             for name, player in players.items()
-            if player is not None
+            if isinstance(player, ModelPlayer)
         },
         rules=rules,
         failure=policy,
@@ -203,7 +203,7 @@ def play(
 class _Generator:
     """Runs rollouts to their ends concurrently."""
 
-    players: Mapping[str, ModelPlayer | None]
+    players: Mapping[str, ModelPlayer | Chooser | None]
     writers: Mapping[str, PromptFormat]
     rules: Rules
     failure: FailurePolicy
@@ -257,7 +257,7 @@ class _Generator:
 
     def _player(self, agent: str) -> ModelPlayer:
         player = self.players[agent]
-        assert player is not None  # attempts ask models only
+        assert isinstance(player, ModelPlayer)  # attempts ask models only
         return player
 
     def _seed(self, rollout: Rollout, purpose: str, agent: str) -> int:
@@ -268,9 +268,9 @@ class _Generator:
         rules, environment = self.rules, self.rules.environment
         if isinstance(environment, Game):
             choosers = {
-                agent: self._chooser(rollout, agent)
+                agent: self._at_random(rollout, agent) if player is None else player
                 for agent, player in self.players.items()
-                if player is None
+                if not isinstance(player, ModelPlayer)
             }
             rollout.attempt = MatchAttempt(
                 rollout.task, environment, rules.opening, choosers, max_turns=rules.max_turns
@@ -288,10 +288,10 @@ class _Generator:
             )
         self._read_new(rollout)
 
-    def _chooser(self, rollout: Rollout, agent: str) -> Callable[[Sequence[int]], int]:
+    def _at_random(self, rollout: Rollout, agent: str) -> Chooser:
         """Return a function that chooses actions at random."""
         generator = numpy_generator(self._seed(rollout, "choices", agent), "choices")
-        return lambda actions: actions[int(generator.integers(len(actions)))]
+        return lambda view: list(view.legal)[int(generator.integers(len(view.legal)))]
 
     def _read_new(self, rollout: Rollout) -> None:
         """Encode what the acting seats have not read; without room for a reply, end the attempt."""
