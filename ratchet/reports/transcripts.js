@@ -193,16 +193,19 @@
   const ENDS = { length: "cut off at its most tokens", environment: "ended by its environment" };
 
   function taskPage(rollout, state) {
+    const seats = Object.entries(rollout.rewards);
+    const isMatch = seats.length > 1;
+    const rewards = isMatch ? `rewards ${seats.map(([seat, value]) => `${seat} ${inShort(value)}`).join(", ")}` : `reward ${paid(rollout)}`;
     const parts = Object.entries(rollout.scores).map(([name, value]) => `${name} ${inShort(value)}`).join(", ");
     const about = [`Task ${rollout.datapoint_id}`, `answer ${rollout.rollout}`, parts && `made of ${parts}`, ENDS[rollout.finish_reason]];
     return [
       element("h3", {},
         element("span", { className: `t-mark ${state}`, textContent: `${VERDICTS[state]} ` }),
-        `${OUTCOMES[state]} – reward ${paid(rollout)}`, linkTo(rollout)),
+        `${OUTCOMES[state]} – ${rewards}`, linkTo(rollout)),
       element("p", { className: "meta", textContent: about.filter(Boolean).join(" · ") }),
-      element("div", { className: "t-task" },
+      ...(isMatch ? [] : [element("div", { className: "t-task" },
         element("div", {}, element("h4", { textContent: "Prompt" }), element("p", { className: "t-text", textContent: rollout.question })),
-        element("div", {}, element("h4", { textContent: "Right answer" }), element("pre", { textContent: rollout.solution || "–" }))),
+        element("div", {}, element("h4", { textContent: "Right answer" }), element("pre", { textContent: rollout.solution || "–" })))]),
       ...rollout.rounds.map((round, place) => roundOf(rollout, round, place, rollout.rounds.length > 1 ? `Turn ${round.round + 1}` : "Reply")),
     ];
   }

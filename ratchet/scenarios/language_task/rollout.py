@@ -139,10 +139,10 @@ class Rollout:
         """Return the trajectories of each seat with a model.
 
         One, or one for each time that its conversation was rewritten. ``group_id`` names the group
-        in which a seat is compared.
+        in which a seat is compared. In tests their metrics contain the rewards of all seats.
         """
         seats, metrics = self.played.seats, dict(self.played.metrics())
-        if len(seats) > 1:
+        if len(seats) > 1 and is_validation:
             metrics |= {f"{RETURN}{name}": seat.score.reward for name, seat in seats.items()}
         return [
             Trajectory(

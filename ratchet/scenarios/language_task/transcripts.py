@@ -7,12 +7,13 @@ stages' code fingerprints.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ratchet.rollouts.transcript_content import Transcript
 from ratchet.scenarios.language_task.attempts import SEED
+from ratchet.scenarios.language_task.rollout import RETURN
 from ratchet.scenarios.language_task.task import EXACT_MATCH
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def task_transcripts(
     Each is like a line of :func:`ratchet.rollouts.transcript_content.report_transcripts`, but
     without decisions: ``question`` is the task's prompt, ``solution`` the correct answer,
     ``correct`` None if the evaluator doesn't determine it, and ``scores`` the parts of the reward.
-    A round consists of the environment's messages and the model's reply. Of a match, the seats'
-    sides follow each other.
+    A round consists of the environment's messages and the model's reply. The rounds of a match are
+    those of all seats: what each saw, in a channel of its name, and its reply.
     """
     known = {task.task_id: (datapoint_id, task) for datapoint_id, task in enumerate(tasks)}
     runs: dict[str, list[Trajectory]] = {}
@@ -58,6 +59,12 @@ def _transcript(
     tokenizers: Mapping[str, ChatTokenizer],
 ) -> Transcript:
     last = segments[-1]
+    is_game = SEED in task.info
+    rewards = {segment.agent: segment.reward for segment in segments}
+    for name, reward in last.metrics.items():
+        if name.startswith(RETURN):  # of seats that did not act, too
+            rewards[name.removeprefix(RETURN)] = reward
+    rounds = _match_rounds(segments, tokenizers) if is_game else _rounds(segments, tokenizers)
     right = last.metrics.get(EXACT_MATCH)
     return {
         "rollout": number,
@@ -66,26 +73,42 @@ def _transcript(
         "question": "\n\n".join(message.content for message in task.messages),
         "solution": task.answer,
         "correct": None if right is None else right == 1.0,
-        "rewards": {segment.agent: segment.reward for segment in segments},
+        "rewards": rewards,
         "scores": dict(last.scores),
         "finish_reason": last.finish_reason,
-        "rounds": list(_rounds(segments, tokenizers, is_game=SEED in task.info)),
+        "rounds": list(rounds),
     }
 
 
-def _rounds(
-    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer], *, is_game: bool
+def _match_rounds(
+    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer]
 ) -> Iterator[dict[str, Any]]:
-    """Iterate over the replies, each with the messages read since the previous one."""
-    number, is_prompt, messages = 0, not is_game, list[dict[str, str]]()
+    """Iterate over the seats' turns by number: each seat's first, second, and so on."""
+    sides: dict[str, list[Trajectory]] = {}
+    for segment in segments:
+        sides.setdefault(segment.agent, []).append(segment)
+    turns = [list(_rounds(side, tokenizers, private=seat)) for seat, side in sides.items()]
+    for number, together in enumerate(zip_longest(*turns)):
+        messages = [message for turn in together if turn for message in turn["messages"]]
+        yield {"round": number, "messages": messages, "raw": {}, "decision": {}}
+
+
+def _rounds(
+    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer], private: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Iterate over the replies, each with the messages read since the previous one.
+
+    Those that only the seat ``private`` sees are in a channel of its name, and include the first.
+    """
+    number, is_prompt, messages = 0, not private, list[dict[str, str]]()
     for segment in segments:
         tokenizer = tokenizers[segment.agent]
         pairs = zip(segment.loss_mask, segment.tokens, strict=True)
         for wrote, part in groupby(pairs, key=itemgetter(0)):
             text = tokenizer.decode([token for _, token in part])
-            who = segment.agent if wrote else ENVIRONMENT
+            who, channel = (segment.agent, "main") if wrote else (ENVIRONMENT, private or "main")
             if not is_prompt:
-                messages.append({"agent": who, "channel": "main", "text": text})
+                messages.append({"agent": who, "channel": channel, "text": text})
             is_prompt = False  # shown above, from the task
             if wrote:
                 yield {"round": number, "messages": messages, "raw": {}, "decision": {}}

@@ -129,8 +129,7 @@ def test_a_seats_side_is_one_trajectory_of_what_it_saw_and_wrote(played, tokeniz
     assert (first.group_id, first.run_id) == ("3/m0/a", "3/m0")
     assert second.group_id == "3/m0/b"
     assert first.attempt_id == second.attempt_id == "3/m0/0"
-    returns = {"return.a": 1.0, "return.b": -1.0}
-    assert first.metrics == {"final_count": 4.0, "illegal_reply": 0.0, "num_turns": 2.0, **returns}
+    assert first.metrics == {"final_count": 4.0, "illegal_reply": 0.0, "num_turns": 2.0}
     assert {each.finish_reason for each in found.trajectories} == {"environment"}
 
 
@@ -215,11 +214,12 @@ def test_transcripts_show_each_seats_side(played, tokenizer):
     (transcript,) = task_transcripts(found.trajectories, TASKS, tokenizers)
     assert transcript["rewards"] == {"a": 1.0, "b": -1.0}
     texts = [[m["text"] for m in each["messages"]] for each in transcript["rounds"]]
-    assert [["".join(t)[0] for t in texts_of] for texts_of in texts] == [
-        ["0", "1"],
+    assert [[text[0] for text in of_round] for of_round in texts] == [
+        ["0", "1", "1", "2"],
         ["3", "1"],
-        ["1", "2"],
     ]
+    channels = [message["channel"] for message in transcript["rounds"][0]["messages"]]
+    assert channels == ["a", "main", "b", "main"]
 
 
 def instance(tmp_path, text=None, **changes):
@@ -283,7 +283,7 @@ class Folding(Counting):
 
 
 def test_a_seat_is_paid_in_matches_in_which_it_never_acts(played):
-    found, _ = played(game=Folding(), tasks=TASKS, group_size=1)
+    found, _ = played(game=Folding(), tasks=TASKS, group_size=1, is_validation=True)
     assert [each.agent for each in found.trajectories] == ["a", "b", "a", "a"]
     result = summarise_answers({"m0": 0, "m1": 1, "m2": 2}, found.trajectories, ("a", "b"))
     assert result.table["reward.b"] == [-1.0, -1.0, -1.0]
