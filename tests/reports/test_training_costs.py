@@ -82,6 +82,18 @@ def test_demonstrations_of_a_warm_up_are_counted(until_loss, stage):
     assert used_by_stage(run) == {stage: Used(labels=1600), "train": Used(tokens=16, labels=8)}
 
 
+def test_games_without_labels_use_none():
+    networks = HyperParameters(scenario="gymnasium", trainer="vanilla_ppo", dataset="CartPole-v1")
+    played = run_of(networks, [("train", 0, {"num_episodes": 30.0})])
+    assert used_in_training(played).labels == 0
+    models = HyperParameters(
+        scenario="language_task", trainer="grpo", dataset="reverse", agents={"_default": {}}
+    )
+    rewards = {"rollout/left/reward": 1.0, "rollout/right/reward": -1.0}
+    match = run_of(models, [("train", 0, {"rollout/num_trajectories": 8.0, **rewards})])
+    assert used_in_training(match).labels == 0
+
+
 def test_a_group_used_the_mean_of_its_runs():
     group = Group("g", {}, [[imitating(), imitating("run:other")]])
     assert used_per_run(group) == Used(frames=800, labels=90)

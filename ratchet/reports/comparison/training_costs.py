@@ -7,6 +7,7 @@ imitation.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -180,9 +181,10 @@ def used_by_stage(run: ComparedRun) -> dict[str, Used]:
     size = next(
         (p.values[_TRAIN_SIZE] for p in run.points if _TRAIN_SIZE in p.values), 0.0
     )  # of build_scenario
+    has_labels = _has_labels(run)
     for point in run.points:
         family = point.stage.partition("-")[0]
-        used = Used(tokens=_tokens(point), labels=_labels(point))
+        used = Used(tokens=_tokens(point), labels=_labels(point) if has_labels else 0.0)
         if family == "pretrain":
             used = Used(labels=size)
         if used != Used():
@@ -226,6 +228,13 @@ def _warm_up(run: ComparedRun) -> dict[str, Used]:
 
 NORMALIZATION, WARM_UP = "normalization", "warm-up"
 _TRAIN_SIZE = "num_datapoints/train"
+_SEAT_REWARD = re.compile(r"rollout/[^/]+/reward")
+
+
+def _has_labels(run: ComparedRun) -> bool:
+    """Return whether labels reward the agents: not in environments, and not in games of seats."""
+    of_seats = any(_SEAT_REWARD.fullmatch(name) for point in run.points for name in point.values)
+    return run.hyper_params.get("scenario") != "gymnasium" and not of_seats
 
 
 def _labels(point: MetricPoint) -> float:
