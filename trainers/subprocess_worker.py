@@ -200,12 +200,6 @@ def error_of(answer: Answer) -> Exception:
     return error
 
 
-def failed(error: BaseException) -> Answer:
-    """Return the answer that represents an error, which the parent raises."""
-    text = "".join(traceback.format_exception(error))
-    return {"error": type(error).__name__, "message": str(error), "traceback": text}
-
-
 def serve(work: Callable[[Answer], Answer]) -> None:
     """Answer requests from standard input until it closes; the main function of the process.
 
@@ -221,7 +215,8 @@ def serve(work: Callable[[Answer], Answer]) -> None:
         try:
             answer = work(request)
         except Exception as error:  # noqa: BLE001 -- the parent raises it
-            answer = failed(error)
+            text = "".join(traceback.format_exception(error))
+            answer = {"error": type(error).__name__, "message": str(error), "traceback": text}
         line = json.dumps(answer)
         requests.task_done()
         answers.write(line + "\n")

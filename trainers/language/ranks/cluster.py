@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,41 +25,32 @@ from trainers.language.ranks.files import (
     write_files,
 )
 from trainers.language.ranks.local import rank_worker
-from trainers.subprocess_worker import Answer, died, failed
+from trainers.subprocess_worker import Answer, died
 
 if TYPE_CHECKING:
     import torch
-
-_INHERITED = ("CUBLAS_WORKSPACE_CONFIG",)  # set in the main process for deterministic kernels
 
 
 class NodeRank:
     """An actor with the process of a rank, and its files."""
 
-    def __init__(
-        self, name: str, rank: int, world_size: int, environment: Mapping[str, str]
-    ) -> None:
-        os.environ.update(environment)
-        self._rank, self._address = rank, get_node_ip_address()  # type: ignore[no-untyped-call]
-        self._folder = ProcessFolder()
-        self._home = self._folder.path
-        self._worker = rank_worker(name, rank, world_size, self._home, self._address)
+    def __init__(self, name: str, rank: int, world_size: int) -> None:
+        self._rank, self._folder = rank, ProcessFolder()
+        self._address = get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._worker = rank_worker(name, rank, world_size, self._folder.path, self._address)
 
     def receive_model(self, files: FileContents) -> str:
         """Store the initial model; return an address at which the ranks can meet."""
-        write_files(files, self._home / MODEL_FOLDER)
+        write_files(files, self._folder.path / MODEL_FOLDER)
         with socket.create_server((self._address, 0)) as server:
             return f"tcp://{self._address}:{server.getsockname()[1]}"
 
     def execute(self, line: Mapping[str, Any], files: FileContents) -> tuple[Answer, FileContents]:
         """Execute a request; return the answer with its files."""
-        try:
-            with tempfile.TemporaryDirectory(dir=self._home) as name:
-                write_files(files, Path(name))
-                answer = self._worker.execute({**line, "folder": name})
-                return answer, read_files(Path(name), f"{answer_name(self._rank)}.*")
-        except Exception as error:  # noqa: BLE001 -- the main process raises it
-            return failed(error), {}
+        with tempfile.TemporaryDirectory(dir=self._folder.path) as name:
+            write_files(files, Path(name))
+            answer = self._worker.execute({**line, "folder": name})
+            return answer, read_files(Path(name), f"{answer_name(self._rank)}.*")
 
 
 class ClusterRanks:
@@ -79,10 +69,11 @@ class ClusterRanks:
     uses_gpus
         Whether each rank needs a GPU.
     timeout
-        Seconds that ranks wait for free nodes.
+        Seconds until all have started.
     """
 
     end_seconds = 60.0
+    pids = ()
 
     def __init__(
         self, names: Sequence[str], home: Path, cluster: str, *, uses_gpus: bool, timeout: float
@@ -95,38 +86,29 @@ class ClusterRanks:
         self._group = placement_group([bundle] * len(names))
         self._actors: list[Any] = []
         try:
-            if not self._group.wait(timeout):
-                free = ray.available_resources()  # type: ignore[no-untyped-call]
-                raise RankError(
-                    f"the Ray cluster at {cluster} has no room for the {len(names)} processes of"
-                    f" language.train_service.world_size within {timeout:g} s"
-                    f" (settings.rank_seconds): each needs {bundle}, of which are free:"
-                    f" {free}. Add nodes, or lower world_size."
-                )
             self._actors = [self._start(rank, bundle) for rank in range(len(names))]
             model_files = ray.put(read_files(home / MODEL_FOLDER))
             sent = [actor.receive_model.remote(model_files) for actor in self._actors]
-            self.meeting: str = ray.get(sent)[0]
+            self.meeting: str = ray.get(sent, timeout=timeout)[0]
         except RayError as error:
+            free = ray.available_resources()  # type: ignore[no-untyped-call]
             self.close()
-            raise RankError(f"{', '.join(names)}: {_in_a_line(error)}") from error
+            raise RankError(
+                f"the {len(names)} processes of language.train_service.world_size, each with"
+                f" {bundle}, have not started on the Ray cluster at {cluster} within {timeout:g} s"
+                f" (settings.rank_seconds): {_text(error)} Free resources: {free}."
+            ) from error
         except BaseException:
             self.close()
             raise
 
     def _start(self, rank: int, bundle: Mapping[str, float]) -> Any:  # noqa: ANN401 -- see execute
-        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         actor_class = ray.remote(NodeRank).options(
             num_cpus=bundle["CPU"],
             num_gpus=bundle.get("GPU", 0.0),
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, rank),
         )
-        return actor_class.remote(self._names[rank], rank, len(self._names), environment)
-
-    @property
-    def pids(self) -> list[int]:
-        """The ids of processes of this machine: none."""
-        return []
+        return actor_class.remote(self._names[rank], rank, len(self._names))
 
     def devices(self, first: torch.device) -> list[str]:
         """Return the ranks' devices: each has the GPU that Ray assigns."""
@@ -142,7 +124,7 @@ class ClusterRanks:
                 answer: Answer
                 answer, answer_files = ray.get(actor.execute.remote(line, files))
             except RayError as error:
-                return died(f"{name}: {_in_a_line(error)}")
+                return died(f"{name}: {_text(error)}")
             write_files(answer_files, folder)
             return answer
 
@@ -160,5 +142,6 @@ class ClusterRanks:
         self._threads.shutdown()
 
 
-def _in_a_line(error: RayError) -> str:
-    return " ".join(str(error).split())
+def _text(error: RayError) -> str:
+    """Return Ray's message, or that of an actor's error, in one line."""
+    return " ".join(str(getattr(error, "cause", None) or error).split())

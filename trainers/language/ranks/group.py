@@ -24,7 +24,6 @@ from torch import Tensor
 from ratchet.errors import ParameterError, RankError, RatchetError, StateError, WorkerDiedError
 from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest, check_prompts
-from ratchet.lazy import require_packages
 from trainers.custom_state import RECORDS, is_custom_method, take_attributes
 from trainers.language.ranks.classes import class_reference
 from trainers.language.ranks.files import (
@@ -100,8 +99,8 @@ class Ranks:
         self._sent_versions: list[int] | None = None
 
     @property
-    def pids(self) -> list[int]:
-        """The ids of the processes; none before the first request."""
+    def pids(self) -> Sequence[int]:
+        """The ids of the processes on this machine; none before the first request."""
         return [] if self._processes is None else self._processes.pids
 
     # -- requests of the trainer ---------------------------------------------------------------
@@ -243,7 +242,6 @@ class Ranks:
     def _launch(self, names: Sequence[str]) -> LocalRanks | ClusterRanks:
         if self._cluster is None:
             return LocalRanks(names, self._home)
-        require_packages(["ray"], "settings.runner: 'ray'")
         from trainers.language.ranks.cluster import ClusterRanks
 
         return ClusterRanks(

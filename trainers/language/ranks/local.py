@@ -26,16 +26,8 @@ def rank_worker(
 ) -> SubprocessWorker:
     """Return the process of a rank, which starts with its first request.
 
-    Parameters
-    ----------
-    name
-        Names it in errors.
-    rank, world_size
-        Its index, and the number of ranks.
-    home
-        Folder of the model and of files, deleted with the parent process.
-    address
-        Address of this machine, by whose network interface the others reach it.
+    ``name`` names it in errors, ``home`` contains the model and files, and ``address`` is that of
+    this machine, by whose network interface the others reach it.
     """
     # ranks import the same modules as this process
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -70,8 +62,8 @@ class LocalRanks:
         self._threads = ThreadPoolExecutor(len(names))
 
     @property
-    def pids(self) -> list[int]:
-        """The ids of the processes."""
+    def pids(self) -> Sequence[int]:
+        """The ids of the processes on this machine."""
         return [each.pid for each in self._workers if each.pid is not None]
 
     @property
