@@ -72,7 +72,7 @@ class ClusterRanks:
         Seconds until all have started.
     """
 
-    end_seconds = 60.0
+    end_seconds = 30.0
     pids = ()
 
     def __init__(
