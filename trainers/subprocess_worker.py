@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
@@ -43,6 +43,8 @@ class SubprocessWorker:
         The purpose of its requests, for messages.
     log
         The file to which its standard error is appended; default: that of its parent.
+    arguments
+        Arguments of the module.
     environment
         Variables in addition to the parent's environment.
     """
@@ -53,9 +55,10 @@ class SubprocessWorker:
         description: str,
         *,
         log: Path | None = None,
+        arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._module, self._about = module, description
+        self._module, self._arguments, self._about = module, arguments, description
         self._log, self._environment = log, environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting = 0
@@ -95,8 +98,9 @@ class SubprocessWorker:
             raise error_of(answer)
         return answer
 
-    def answer(self) -> Answer:
-        """Wait for the answer and return it unchanged, even if it is an error."""
+    def execute(self, request: Mapping[str, Any]) -> Answer:
+        """Execute a request, and return its answer unchanged, even if it is an error."""
+        self.ask(request)
         answer = self._read()
         if answer is None:
             printed = "" if self._log is None else f"; its output: {self._log}"
@@ -155,7 +159,7 @@ class SubprocessWorker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
-        command = [sys.executable, "-P", "-m", self._module]
+        command = [sys.executable, "-P", "-m", self._module, *self._arguments]
         environment = {**os.environ, **self._environment}
         with contextlib.nullcontext() if self._log is None else self._log.open("ab") as log:
             # unbuffered: select() on the pipe does not see data left in a buffer

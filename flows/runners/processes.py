@@ -48,7 +48,7 @@ class Processes:
             process = self._idle.pop() if self._idle else self._start()
             try:
                 answer = await asyncio.get_running_loop().run_in_executor(
-                    self._threads, _execute, process, request
+                    self._threads, process.execute, request
                 )
             except BaseException:
                 process.close()
@@ -86,18 +86,13 @@ def execute_in_subprocess(
         )
         watch.start()
     try:
-        return _execute(process, request)
+        return process.execute(request)
     except BaseException:
         _cached.process = None
         process.close()
         raise
     finally:
         finished.set()
-
-
-def _execute(process: SubprocessWorker, request: Request) -> Answer:
-    process.ask(request)
-    return process.answer()
 
 
 def _terminate_if_cancelled(

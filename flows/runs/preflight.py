@@ -69,11 +69,13 @@ def check_devices(experiment: ResolvedExperiment) -> None:
     folder = None if base_dir is None else Path(base_dir)
     from trainers.language.base import BaseTrainer
 
+    is_local = experiment.settings.rank_cluster is None
     for hyper_params in experiment.arms.values():
         trainer = TRAINERS.find(hyper_params.trainer, folder)
         if issubclass(trainer, BaseTrainer):
             kind, _, first = name.partition(":")
-            _check_count(kind, trainer.needed_devices(hyper_params), first=int(first or 0))
+            required = trainer.needed_devices(hyper_params)
+            _check_count(kind, required, first=int(first or 0), is_local=is_local)
 
 
 def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
@@ -87,7 +89,7 @@ def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
         )
 
 
-def _check_count(kind: str, required: int, *, first: int) -> None:
+def _check_count(kind: str, required: int, *, first: int, is_local: bool) -> None:
     import torch
 
     if required > 1 and kind not in ("cpu", "cuda"):
@@ -95,7 +97,11 @@ def _check_count(kind: str, required: int, *, first: int) -> None:
             f"language.train_service.world_size: got {required} with settings.device={kind}, where"
             " processes can't share a model; expected 1, or settings.device=cuda or cpu."
         )
-    if kind == "cuda" and required > (count := torch.accelerator.device_count() - first):
+    if (
+        is_local
+        and kind == "cuda"
+        and required > (count := torch.accelerator.device_count() - first)
+    ):
         raise ParameterError(
             f"language.train_service.world_size: got {required} with settings.device=cuda:{first},"
             f" expected at most {count}, a device for each process from this one on. Lower it, or"

@@ -68,8 +68,9 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     ``runner`` executes independent work, members of a sweep and arms of a run: ``inline``
     sequentially in this process; in ``processes`` of this machine; on a cluster of ``dask`` or
     ``ray``, the one at ``cluster_address`` or one that this machine starts; members also as flow
-    runs of the ``work_pool`` of that name. ``max_parallel`` is the number of concurrent executions:
-    by default the number of cores of the machine, or of workers of the cluster.
+    runs of the ``work_pool`` of that name. A ``ray`` cluster at ``cluster_address`` also runs the
+    processes of ``language.train_service.world_size``. ``max_parallel`` is the number of concurrent
+    executions: by default the number of cores of the machine, or of workers of the cluster.
 
     - ``home``: folder of Ratchet's internal files (store, databases, Prefect).
     - ``runs``: folder of readable run folders.
@@ -223,6 +224,11 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
         if "://" in value:
             raise ValueError("expected a folder on this machine; only `store` may be a URL")
         return value
+
+    @property
+    def rank_cluster(self) -> str | None:
+        """Address of the Ray cluster that runs the processes of ``world_size``, if any."""
+        return self.cluster_address if self.runner == "ray" else None
 
     @property
     def store_url(self) -> str:

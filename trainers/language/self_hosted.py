@@ -102,6 +102,7 @@ class SelfHostedTrainer(BaseTrainer):
         base_dir = Path(base) if (base := initial_model.settings.base_dir) else None
         self._only_plays, self._num_models = initial_model.only_plays, initial_model.num_models
         self._rank_seconds = initial_model.settings.rank_seconds
+        self._rank_cluster = initial_model.settings.rank_cluster
         self.connect(model, make_engine(engine.name, model, engine.given, base_dir))
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
@@ -111,13 +112,15 @@ class SelfHostedTrainer(BaseTrainer):
         if world_size > 1 and self.share is None and not self._only_plays:
             from trainers.language.ranks.group import Ranks  # torch.distributed takes seconds
 
-            self._ranks = Ranks(self, model, world_size, timeout=self._rank_seconds)
+            timeout, cluster = self._rank_seconds, self._rank_cluster
+            self._ranks = Ranks(self, model, world_size, timeout=timeout, cluster=cluster)
             self._engine = self._ranks.engine_for(engine)
         self._reference = model.reference() if self._learns_here and self._needs_reference else None
         self._optimizer = LanguageOptimizer(self._learning_parameters(), self.language.optimizer)
 
     _only_plays = False
     _rank_seconds = 1800.0
+    _rank_cluster: str | None = None
 
     @property
     def _learns_here(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -27,7 +29,8 @@ from tests.trainers.language.conftest import differ, weights_of
 from trainers.language.base import BaseTrainer
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.ranks.classes import class_reference
-from trainers.language.ranks.messages import full_disk_named
+from trainers.language.ranks.files import full_disk_named
+from trainers.language.ranks.local import LocalRanks
 from trainers.language.ranks.rows import RankShare
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.language.trainer import loop_around
@@ -291,7 +294,7 @@ def rank_killed(trainer):
     killer = threading.Timer(0.5, os.kill, (pids[1], signal.SIGKILL))
     killer.start()
     began = time.monotonic()
-    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, ended by SIGKILL"):
+    with pytest.raises(RankError, match=r"rank 1 .*process was ended by signal SIGKILL. If memory"):
         yield
     killer.join()
     assert time.monotonic() - began < 5
@@ -337,16 +340,28 @@ def test_a_custom_trainer_with_a_value_head_adapts_a_model_in_two_processes(make
     assert heads[0].abs().max() > 0
     assert torch.allclose(*heads, atol=1e-5)
     # they end with their parent in all cases
-    processes, home = two._ranks._processes, Path(two._ranks._home.name)
+    processes = [worker._process for worker in two._ranks._processes._workers]
     for process in processes:
         process.stdin.close()
-    assert [process.wait(240) for process in processes] == [1, 1]
-    assert not home.exists()
+    assert [process.wait(240) for process in processes] == [0, 0]
+
+
+def test_files_are_deleted_with_their_process(tmp_path):
+    code = "from trainers.language.ranks.files import ProcessFolder as F; import os; f = F();"
+    command = [sys.executable, "-c", f"{code} print(f.path, flush=True); os.kill(os.getpid(), 9)"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    folder = Path(subprocess.run(command, stdout=-1, text=True, env=environment).stdout.strip())
+    assert folder.parent == tmp_path
+    deadline = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_ranks_take_the_devices_from_the_runs_own_on():
+    ranks = LocalRanks(["first", "second"], Path())
     for first, expected in (("cuda", "cuda:1"), ("cuda:2", "cuda:3"), ("cpu", "cpu")):
-        assert RankShare(1, 2).device(torch.device(first)) == torch.device(expected)
+        assert ranks.devices(torch.device(first))[1] == expected
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])

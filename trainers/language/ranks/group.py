@@ -6,17 +6,12 @@ the next request starts new ones, which train only from a state.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import json
-import os
-import selectors
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,26 +21,33 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-import ratchet.errors
-from ratchet.errors import ParameterError, RankError, RatchetError, StateError
+from ratchet.errors import ParameterError, RankError, RatchetError, StateError, WorkerDiedError
 from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest, check_prompts
 from trainers.custom_state import RECORDS, is_custom_method, take_attributes
-from trainers.language.ranks import process
 from trainers.language.ranks.classes import class_reference
-from trainers.language.ranks.messages import from_json, full_disk_named, save_message, to_json
+from trainers.language.ranks.files import (
+    MODEL_FOLDER,
+    REQUEST_NAME,
+    ProcessFolder,
+    answer_name,
+    full_disk_named,
+)
+from trainers.language.ranks.local import LocalRanks
+from trainers.language.ranks.messages import from_json, save_message, to_json
 from trainers.language.ranks.rows import ranks_sample
 from trainers.named import NamedTrainer
 from trainers.state_tree import flatten_tree, load_tree
+from trainers.subprocess_worker import Answer, error_of
 
 if TYPE_CHECKING:
     from ratchet.language_models.engines.rollouts import RolloutEngine
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.rollouts.batch import Batch
     from trainers.language.policy_loss import Figures
+    from trainers.language.ranks.cluster import ClusterRanks
     from trainers.language.ranks.rows import RankTrainer
 
-_END_SECONDS = 3.0  # to find the process that ended, after another reports it
 _PER_STEP = ("actor/lr", "actor/grad_norm")  # of the step, not summed over rows
 _PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor, np.ndarray)
 
@@ -67,6 +69,8 @@ class Ranks:
         The number of ranks.
     timeout
         Seconds that a rank waits for the others.
+    cluster
+        Address of the Ray cluster whose nodes run the ranks; None for this machine.
     """
 
     held_bytes: tuple[int, ...] = ()
@@ -79,24 +83,25 @@ class Ranks:
         world_size: int,
         *,
         timeout: float,
+        cluster: str | None = None,
     ) -> None:
-        self._trainer, self._world_size, self._timeout = trainer, world_size, timeout
+        self._trainer, self._world_size = trainer, world_size
+        self._timeout, self._cluster = timeout, cluster
         self._class = class_reference(type(trainer))
         self._dtype = str(model.dtype).removeprefix("torch.")
-        self._home = tempfile.TemporaryDirectory(prefix="ratchet-ranks-")
-        home = Path(self._home.name)
-        with full_disk_named(home, lambda: sum(each.nbytes for each in model.all_parameters())):
-            model.save(home / process.MODEL_FOLDER)
-        self._starts = 0
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._folder = ProcessFolder()
+        self._home = self._folder.path
+        with full_disk_named(self._home, lambda: sum(p.nbytes for p in model.all_parameters())):
+            model.save(self._home / MODEL_FOLDER)
+        self._processes: LocalRanks | ClusterRanks | None = None
         self._optimizer: Mapping[str, Any] | None = {"moments": {}, "done": 0}
         self._has_lost_optimizer = False
         self._sent_versions: list[int] | None = None
 
     @property
-    def pids(self) -> list[int]:
-        """The ids of the processes; none before the first request."""
-        return [each.pid for each in self._processes]
+    def pids(self) -> Sequence[int]:
+        """The ids of the processes on this machine; none before the first request."""
+        return [] if self._processes is None else self._processes.pids
 
     # -- requests of the trainer ---------------------------------------------------------------
 
@@ -183,15 +188,9 @@ class Ranks:
 
     def close(self) -> None:
         """End all processes."""
-        for each in self._processes:
-            each.kill()
-        for each in self._processes:
-            each.wait()
-            for pipe in (each.stdin, each.stdout):
-                assert pipe is not None
-                with contextlib.suppress(BrokenPipeError):  # what it did not read
-                    pipe.close()
-        self._processes = []
+        if self._processes is not None:
+            self._processes.close()
+        self._processes = None
         self._sent_versions = None
         self._has_lost_optimizer = self._optimizer is None
 
@@ -206,7 +205,7 @@ class Ranks:
 
     def _prepare(self) -> None:
         """Start the processes unless they run, and send weights that changed in this process."""
-        if not self._processes:
+        if self._processes is None:
             self._start()
         versions = self._versions()
         if self._sent_versions != versions:
@@ -219,44 +218,47 @@ class Ranks:
         return [each._version for each in self._trainer._learning_parameters()]
 
     def _start(self) -> None:
-        self._starts += 1
-        # ranks import the same modules as this process
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        for rank in range(self._world_size):
-            command = [sys.executable, "-P", "-m", process.__name__]
-            self._processes.append(
-                subprocess.Popen(
-                    [*command, str(rank), str(self._world_size), self._home.name],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env={**os.environ, "PYTHONPATH": path},
-                    start_new_session=True,
-                )
-            )
+        names = [self._name(rank) for rank in range(self._world_size)]
+        device = self._trainer.model.device
         config = OmegaConf.to_container(self._trainer._config, resolve=True)
         assert isinstance(config, dict)
+        self._processes = self._launch(names)
         request = {
             "trainer": self._class,
             "num_models": self._trainer._num_models,
             "config": config,
-            "device": str(self._trainer.model.device),
+            "devices": self._processes.devices(device),
             "dtype": self._dtype,
             "recomputes": self._trainer.model.recomputes_activations,
             "base_dir": str(Path(config.get("base_dir") or ".").resolve()),
             "timeout": self._timeout,
-            "meeting": f"meeting{self._starts}",
+            "meeting": self._processes.meeting,
         }
         answers = self._request("begin", request)
         self.held_bytes = tuple(one["held_bytes"] for one in answers)
         limits = [one["fitting_tokens"] for one in answers]
         self._fitting_tokens = None if None in limits else min(limits)
 
+    def _launch(self, names: Sequence[str]) -> LocalRanks | ClusterRanks:
+        if self._cluster is None:
+            return LocalRanks(names, self._home)
+        from trainers.language.ranks.cluster import ClusterRanks
+
+        return ClusterRanks(
+            names,
+            self._home,
+            self._cluster,
+            uses_gpus=self._trainer.model.device.type == "cuda",
+            timeout=self._timeout,
+        )
+
     def _request(self, what: str, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Send a request to all ranks; return their answers."""
+        assert self._processes is not None
         try:
-            with tempfile.TemporaryDirectory(dir=self._home.name) as name:
+            with tempfile.TemporaryDirectory(dir=self._home) as name:
                 folder = Path(name)
-                save_message(dict(request), folder, process.REQUEST_NAME)
+                save_message(dict(request), folder, REQUEST_NAME)
                 line = {
                     "do": what,
                     "folder": name,
@@ -264,72 +266,37 @@ class Ranks:
                     "deterministic": torch.are_deterministic_algorithms_enabled(),
                     "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
                 }
-                self._send(json.dumps(line).encode() + b"\n")
-                self._await()
-                ranks = range(self._world_size)
-                return [load_tree(folder, process.answer_name(rank)) for rank in ranks]
+                futures = self._processes.execute(line)
+                for future in as_completed(futures):
+                    if "error" in future.result():
+                        raise self._failure(future, futures)
+                return [load_tree(folder, answer_name(rank)) for rank in range(self._world_size)]
         except BaseException:
             self.close()
             raise
 
-    def _send(self, line: bytes) -> None:
-        for each in self._processes:
-            assert each.stdin is not None
-            try:
-                each.stdin.write(line)
-                each.stdin.flush()
-            except BrokenPipeError:
-                raise self._ended() from None
-
-    def _await(self) -> None:
-        """Wait until all ranks have answered."""
-        with selectors.DefaultSelector() as waiting:
-            for rank, each in enumerate(self._processes):
-                assert each.stdout is not None
-                waiting.register(each.stdout, selectors.EVENT_READ, rank)
-            while waiting.get_map():
-                for key, _ in waiting.select():
-                    line = self._processes[key.data].stdout.readline()
-                    if not line.endswith(b"\n"):
-                        raise self._ended()
-                    answer = json.loads(line)
-                    if answer:
-                        raise self._failed(key.data, answer)
-                    waiting.unregister(key.fileobj)
-
-    def _ended(self) -> RankError:
-        """Return an error that names the ended process."""
-        deadline = time.monotonic() + _END_SECONDS
-        while True:
-            for rank, each in enumerate(self._processes):
-                if (code := each.poll()) is not None:
-                    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-                    hint = ""
-                    if code == -signal.SIGKILL:
-                        hint = (
-                            " If memory ran out, raise language.train_service.world_size, or lower"
-                            " language.micro_batch_size or language.engine.max_batch_size."
-                        )
-                    return RankError(
-                        f"{self._name(rank)}, process {each.pid}, ended {how}."
-                        f"{hint} The same command resumes from the last finished stage."
-                    )
-            if time.monotonic() > deadline:
-                return RankError("a rank closed its output without ending.")
-            time.sleep(0.01)
-
-    def _failed(self, rank: int, answer: Mapping[str, str]) -> RatchetError:
+    def _failure(self, failed: Future[Answer], futures: Sequence[Future[Answer]]) -> RatchetError:
         """Return the error of a rank, or of another that ended and so caused it."""
-        if answer["kind"] in ("RuntimeError", "DistBackendError", "DistNetworkError"):
-            ended = self._ended()
-            if "ended" in str(ended):
-                return ended
-        kind = getattr(ratchet.errors, answer["kind"], None)
-        if not (isinstance(kind, type) and issubclass(kind, RatchetError)):
-            kind, answer = RankError, {**answer, "error": f"{answer['kind']}: {answer['error']}"}
-        error: RatchetError = kind(f"{self._name(rank)}: {answer['error']}")
-        error.add_note(answer["trace"])
-        return error
+        assert self._processes is not None
+        if failed.result()["error"] in ("RuntimeError", "DistBackendError", "DistNetworkError"):
+            failed = _find_ended(futures, self._processes.end_seconds) or failed
+        answer = failed.result()
+        if _has_ended(failed):
+            hint = ""
+            if signal.SIGKILL.name in answer["message"]:
+                hint = (
+                    " If memory ran out, raise language.train_service.world_size, or lower"
+                    " language.micro_batch_size or language.engine.max_batch_size."
+                )
+            resumes = "The same command resumes from the last finished stage."
+            return RankError(f"{answer['message']}{hint} {resumes}")
+        name = self._name(futures.index(failed))
+        error = error_of({**answer, "message": f"{name}: {answer['message']}"})
+        if isinstance(error, RatchetError):
+            return error
+        rank_error = RankError(str(error))
+        rank_error.add_note(answer["traceback"])
+        return rank_error
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} of language.train_service.world_size {self._world_size}"
@@ -348,6 +315,20 @@ def _is_plain(value: object) -> bool:
     except StateError:
         return False
     return True
+
+
+def _has_ended(answer: Future[Answer]) -> bool:
+    """Return whether the process of a rank has ended."""
+    return answer.result().get("error") == WorkerDiedError.__name__
+
+
+def _find_ended(answers: Sequence[Future[Answer]], timeout: float) -> Future[Answer] | None:
+    """Return the answer of the first rank that ends."""
+    with suppress(TimeoutError):
+        for answer in as_completed(answers, timeout):
+            if _has_ended(answer):
+                return answer
+    return None
 
 
 def _summed(parts: Sequence[Mapping[str, float]]) -> Figures:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ratchet.errors import RankError
 from ratchet.language_models.engines.rollouts import Completion, SampleRequest
+from trainers.language.ranks.files import full_disk_named
 from trainers.state_tree import flatten_tree, save_tree
 
 _Record = TypeVar("_Record")
@@ -30,22 +26,6 @@ def save_message(tree: dict[str, Any], folder: Path, name: str) -> None:
 
     with full_disk_named(folder, size):
         save_tree(tree, folder, name)
-
-
-@contextmanager
-def full_disk_named(folder: Path, size: Callable[[], int]) -> Iterator[None]:
-    """Raise RankError if a file system is too full for files of a size."""
-    try:
-        yield
-    except Exception as error:
-        # the library of tensors' files raises errors of its own
-        if not any(os.strerror(number) in str(error) for number in (ENOSPC, EDQUOT)):
-            raise
-        free = shutil.disk_usage(folder).free
-        raise RankError(
-            f"{folder}: no space left for the files of language.train_service.world_size: needs"
-            f" {size()} bytes, {free} are free. Delete files, or set TMPDIR to another folder."
-        ) from error
 
 
 def to_json(records: Sequence[SampleRequest] | Sequence[Completion]) -> str:

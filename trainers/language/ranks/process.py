@@ -1,19 +1,12 @@
 """Main module of a rank: ``python -m trainers.language.ranks.process RANK WORLD_SIZE FOLDER``.
 
-It reads requests as lines of JSON, and ends when its parent does, in all cases. Tensors are
-exchanged in files.
+It ends when its parent does, in all cases. Tensors are exchanged in files.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import shutil
-import socket
 import sys
-import threading
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -42,11 +35,13 @@ from trainers.language.base import TrainingPosition
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
+from trainers.language.ranks.files import MODEL_FOLDER, REQUEST_NAME, answer_name
 from trainers.language.ranks.messages import from_json, save_message, to_json
 from trainers.language.ranks.rows import RankShare, method_of
 from trainers.language.ranks.sampling import RankSampler
 from trainers.named import NamedTrainer
 from trainers.state_tree import load_tree
+from trainers.subprocess_worker import serve
 
 if TYPE_CHECKING:
     from trainers.language.ranks.rows import RankTrainer
@@ -137,15 +132,8 @@ class ShardedOptimizer(LanguageOptimizer):
         return {**state, "moments": moments, "masters": masters}
 
 
-REQUEST_NAME = "request"
-MODEL_FOLDER = "model"
 Tree = dict[str, Any]
 _Loaded = TypeVar("_Loaded")
-
-
-def answer_name(rank: int) -> str:
-    """Return the base name of the files of a rank's answer."""
-    return f"rank{rank}"
 
 
 class Rank:
@@ -156,9 +144,11 @@ class Rank:
     def __init__(self, share: RankShare, folder: Path) -> None:
         self.share, self._folder = share, folder
 
-    def answer(self, line: Mapping[str, Any]) -> None:
-        """Execute the request in a folder, and write the answer there."""
+    def answer(self, line: Mapping[str, Any]) -> Tree:
+        """Execute the request in a folder, and write the answer there; return an empty one."""
         torch.set_num_threads(line["threads"])
+        if line["deterministic"]:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as in the main process
         torch.use_deterministic_algorithms(line["deterministic"], warn_only=line["warn_only"])
         folder = Path(line["folder"])
         request = load_tree(folder, REQUEST_NAME)
@@ -172,11 +162,13 @@ class Rank:
             "take_optimizer": self.take_optimizer,
         }[line["do"]]
         save_message(work(request), folder, answer_name(self.share.rank))
+        return {}
 
     def begin(self, request: Tree) -> Tree:
         """Build the trainer, and shard its models."""
         timeout = timedelta(seconds=request["timeout"])
-        mesh = self._join(request["device"], self._folder / request["meeting"], timeout)
+        device = torch.device(request["devices"][self.share.rank])
+        mesh = self._join(device, request["meeting"], timeout)
         self.trainer = find_class(request["trainer"])(request["config"])
         self.trainer.share = self.share
         self.trainer._num_models = request["num_models"]
@@ -218,14 +210,13 @@ class Rank:
             if isinstance(each, LanguageModel):
                 each.shard(mesh)
 
-    def _join(self, first: str, meeting: Path, timeout: timedelta) -> DeviceMesh:
-        device = self.share.device(torch.device(first))
+    def _join(self, device: torch.device, meeting: str, timeout: timedelta) -> DeviceMesh:
         kind = device.type
         if kind == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
             "nccl" if kind == "cuda" else "gloo",
-            init_method=f"file://{meeting}",
+            init_method=meeting,
             rank=self.share.rank,
             world_size=self.share.world_size,
             timeout=timeout,
@@ -312,38 +303,8 @@ def _on_own_device(stored: Any, device: torch.device) -> Any:  # noqa: ANN401 --
     return stored
 
 
-def _read_lines(lines: queue.SimpleQueue[Mapping[str, Any]], folder: Path) -> None:
-    """Pass on requests; when the parent closes the pipe, end this process immediately."""
-    for line in sys.stdin.buffer:
-        lines.put(json.loads(line))
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
-
-
-def _main() -> None:
-    rank, world_size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # output of libraries must not mix with answers
-    lines: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_read_lines, args=(lines, folder), daemon=True).start()
-    if "lo" in (name for _, name in socket.if_nameindex()):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
+if __name__ == "__main__":
     # none of the views is changed in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    process = Rank(RankShare(rank, world_size), folder)
-    while True:
-        request = lines.get()
-        answer: dict[str, str] = {}
-        try:
-            process.answer(request)
-        except Exception as error:  # noqa: BLE001 -- the main process raises it
-            answer = {
-                "kind": type(error).__name__,
-                "error": str(error),
-                "trace": "".join(traceback.format_exception(error)),
-            }
-        answers.write(json.dumps(answer) + "\n")
-
-
-if __name__ == "__main__":
-    _main()
+    serve(Rank(RankShare(int(sys.argv[1]), int(sys.argv[2])), Path(sys.argv[3])).answer)
+    os._exit(0)  # libraries would wait for the other ranks

@@ -42,12 +42,6 @@ class RankShare:
     rank: int = 0
     world_size: int = 1
 
-    def device(self, first: torch.device) -> torch.device:
-        """Return this process's device: the GPUs from the first on are in the order of ranks."""
-        if first.type != "cuda":
-            return first
-        return torch.device(first.type, (first.index or 0) + self.rank)
-
     def rows(self, count: int) -> list[int]:
         """Return the indices of this process's rows, equally many in each process.
 
