@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import string
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import accumulate
+from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import pyspiel
-import torch
 from torch import Tensor
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
@@ -20,13 +20,12 @@ from ratchet.games import OPEN_SPIEL
 from ratchet.games.match import Game, Match, View
 from ratchet.language_models.types import ChatMessage
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
+_Integers = TypeVar("_Integers", int, Tensor)
 _SEED = "rng_seed"
 """The parameter of games that draw random numbers themselves."""
 _MIXING = ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15))
 """Shifts and factors of SplitMix64 (Steele et al. 2014)."""
+_UNIT = 2.0**-53
 _PRINTABLE = string.ascii_letters + string.digits + string.punctuation + " \n"
 MOST_NODES = 20_000
 """Nodes of the tree of a small game, which is visited in some tenths of a second."""
@@ -78,22 +77,26 @@ def draw(seed: Tensor, number: Tensor) -> Tensor:
 
     By a hash, so that any event of any number of matches is drawn in one operation.
     """
+    return _hash(seed, number).double() * _UNIT
+
+
+def _hash(seed: _Integers, number: _Integers) -> _Integers:
+    """Return 53 bits for each chance event."""
     mixed = (seed * 2**20 + number + 1) * -0x61C8864680B583EB
     for shift, factor in _MIXING:
         mixed = (mixed ^ _shifted(mixed, shift)) * factor
-    mixed = mixed ^ _shifted(mixed, 31)
-    return _shifted(mixed, 11).double() * 2.0**-53
+    return _shifted(mixed ^ _shifted(mixed, 31), 11)
 
 
-def _shifted(numbers: Tensor, bits: int) -> Tensor:
-    """Shift to the right, filling up with zeros."""
-    shifted: Tensor = (numbers >> bits) & (2 ** (64 - bits) - 1)
+def _shifted(numbers: _Integers, bits: int) -> _Integers:
+    """Shift to the right, filling up with zeros; of longer integers, the lowest 64 bits."""
+    shifted: _Integers = (numbers >> bits) & (2 ** (64 - bits) - 1)
     return shifted
 
 
-def thresholds(outcomes: Sequence[tuple[int, float]]) -> npt.NDArray[np.float64]:
+def thresholds(outcomes: Sequence[tuple[int, float]]) -> list[float]:
     """Return where the outcomes after the first one begin in [0, 1)."""
-    return np.cumsum([probability for _, probability in outcomes])[:-1]
+    return list(accumulate(probability for _, probability in outcomes))[:-1]
 
 
 def view_of(state: pyspiel.State, player: int) -> View:
@@ -203,7 +206,7 @@ class OpenSpielMatch(Match):
         """Draw the outcomes of chance events until a seat acts, or the match ends."""
         while self.state.is_chance_node():
             outcomes = self.state.chance_outcomes()
-            number = draw(torch.tensor([self._seed]), torch.tensor([self._num_draws])).item()
-            index = int((number >= thresholds(outcomes)).sum())
+            number = _hash(self._seed, self._num_draws) * _UNIT
+            index = bisect_right(thresholds(outcomes), number)
             self.state.apply_action(outcomes[index][0])
             self._num_draws += 1

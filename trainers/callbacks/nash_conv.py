@@ -140,11 +140,7 @@ class NashConvTest(Callback):
         self._weights = state.tensors.get(_WEIGHTS)
 
     def _measure(self) -> Metrics:
-        from ratchet.games.information_states import (
-            expected_returns,
-            nash_conv,
-            policy_from,
-        )
+        from ratchet.games.information_states import expected_returns, nash_conv, policy_from
 
         game, states = self._game, self._states
         metrics = {"nash_conv.last": nash_conv(game, states, self._policy())}

@@ -77,7 +77,7 @@ def _tabulate(
         if state.is_chance_node():
             outcomes = state.chance_outcomes()
             rows.append(torch.tensor([after[outcome] for outcome, _ in outcomes]))
-            begins.append(torch.from_numpy(thresholds(outcomes)))
+            begins.append(torch.tensor(thresholds(outcomes), dtype=torch.float64))
             seen.append(nothing)
             continue
         row = torch.full((num_actions,), -1)

@@ -34,13 +34,13 @@ KUHN = {
     "rl": {"num_iterations": 4},
     "callbacks": [{"name": "nash_conv", "measure_every": 1}],
 }
-
-
 REMOTE = {
     "trainer": "remote_grpo",
     "language": {**KUHN["language"], "train_service": {"backend": "ratchet"}},
     "agents": {"_default": {"max_tokens": 3}},
 }
+GAME = pyspiel.load_game("kuhn_poker")
+STATES = information_states(GAME)
 
 
 def make(**changes):
@@ -63,9 +63,7 @@ def chances(trainer, agent, tokens):
 
 def test_probabilities_are_those_of_replies_relative_to_legal_ones():
     trainer = make()
-    game = pyspiel.load_game("kuhn_poker")
-    states = information_states(game)
-    policy = language_policy(trainer, game, states)
+    policy = language_policy(trainer, GAME, STATES)
     assert torch.allclose(policy.sum(-1), torch.ones(12, dtype=torch.float64))
     for name, agent in (("1", "player_0"), ("1b", "player_1"), ("0pb", "player_0")):
         tokenizer = trainer.learners[agent].tokenizer
@@ -80,18 +78,15 @@ def test_probabilities_are_those_of_replies_relative_to_legal_ones():
                 tokens.append(token)
             together.append(product)
         expected = torch.tensor(together, dtype=torch.float64)
-        row = policy[states.names.index(name)]
+        row = policy[STATES.names.index(name)]
         assert torch.allclose(row, expected / expected.sum(), rtol=1e-4)
 
 
 def test_an_agent_that_acts_at_random_has_equal_probabilities():
-    agents = {**KUHN["agents"], "player_1": {"model": "random"}}
-    trainer = make(agents=agents)
-    game = pyspiel.load_game("kuhn_poker")
-    states = information_states(game)
-    policy = language_policy(trainer, game, states)
-    assert (policy[states.player == 1] == 0.5).all()
-    assert (policy[states.player == 0] != 0.5).all()
+    trainer = make(agents={**KUHN["agents"], "player_1": {"model": "random"}})
+    policy = language_policy(trainer, GAME, STATES)
+    assert (policy[STATES.player == 1] == 0.5).all()
+    assert (policy[STATES.player == 0] != 0.5).all()
 
 
 def test_the_average_continues_from_a_saved_state(tmp_path):
@@ -110,6 +105,5 @@ def test_the_average_continues_from_a_saved_state(tmp_path):
 
 @pytest.mark.parametrize("changes", [REMOTE, {"dataset": "reverse"}])
 def test_what_has_no_readable_policy_is_refused(changes):
-    hyper_params = HyperParameters.from_dict({**KUHN, **changes})
     with pytest.raises(ParameterError, match="nash_conv"):
-        check_combination(hyper_params)
+        check_combination(HyperParameters.from_dict({**KUHN, **changes}))

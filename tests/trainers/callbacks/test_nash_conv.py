@@ -23,6 +23,9 @@ from ratchet.games.information_states import (  # noqa: E402
     realisation_weights,
 )
 
+KUHN = pyspiel.load_game("kuhn_poker")
+STATES = information_states(KUHN)
+
 
 def parameters(dataset="open_spiel/kuhn_poker", callback=None, **changes):
     return HyperParameters(
@@ -55,11 +58,11 @@ def final_metrics(trainer):
         return trainer.run_test().metrics
 
 
-def equilibrium(states, alpha=0.2):
+def equilibrium(alpha=0.2):
     """Return Kuhn's equilibrium (1950); names are the card, then p for pass and b for bet."""
     bets = {"0": alpha, "1": 0, "2": 3 * alpha, "0pb": 0, "1pb": alpha + 1 / 3, "2pb": 1}
     bets |= {"0p": 1 / 3, "1p": 0, "2p": 1, "0b": 0, "1b": 1 / 3, "2b": 1}
-    bet = torch.tensor([bets[name] for name in states.names], dtype=torch.float64)
+    bet = torch.tensor([bets[name] for name in STATES.names], dtype=torch.float64)
     return torch.stack([1 - bet, bet], 1)
 
 
@@ -75,33 +78,29 @@ def test_uniform_play_has_the_known_nash_conv(name, count, expected):
 
 
 def test_the_equilibrium_of_kuhn_poker_has_none_and_its_value():
-    game = pyspiel.load_game("kuhn_poker")
-    states = information_states(game)
-    assert nash_conv(game, states, equilibrium(states)) == pytest.approx(0, abs=1e-12)
-    returns = expected_returns(game, states, equilibrium(states))
+    assert nash_conv(KUHN, STATES, equilibrium()) == pytest.approx(0, abs=1e-12)
+    returns = expected_returns(KUHN, STATES, equilibrium())
     assert returns == pytest.approx([-1 / 18, 1 / 18])
 
 
 def test_an_average_is_to_play_a_snapshot_all_episode():
     """Also where one snapshot never comes. Averages of probabilities differ for player 0."""
-    game = pyspiel.load_game("kuhn_poker")
-    states = information_states(game)
     generator = torch.Generator().manual_seed(0)
     policies = [
-        policy_from(states, torch.rand(12, 2, generator=generator, dtype=torch.float64) ** 4)
+        policy_from(STATES, torch.rand(12, 2, generator=generator, dtype=torch.float64) ** 4)
         for _ in range(2)
     ]
-    policies[0][states.names.index("2")] = torch.tensor([0.0, 1.0]).double()
-    mixed = policy_from(states, sum(realisation_weights(states, each) for each in policies))
+    policies[0][STATES.names.index("2")] = torch.tensor([0.0, 1.0]).double()
+    mixed = policy_from(STATES, sum(realisation_weights(STATES, each) for each in policies))
     fixed = torch.full((12, 2), 0.5, dtype=torch.float64)
     for player in (0, 1):
-        against = [torch.where((states.player == player).view(-1, 1), p, fixed)
+        against = [torch.where((STATES.player == player).view(-1, 1), p, fixed)
                    for p in (*policies, mixed, sum(policies) / 2)]  # fmt: skip
-        values = [expected_returns(game, states, each)[0] for each in against]
+        values = [expected_returns(KUHN, STATES, each)[0] for each in against]
         assert values[2] == pytest.approx((values[0] + values[1]) / 2)
         assert (values[3] == pytest.approx(values[2])) == (player == 1)
-    assert mixed[states.names.index("2pb")].tolist() == pytest.approx(
-        policies[1][states.names.index("2pb")].tolist()
+    assert mixed[STATES.names.index("2pb")].tolist() == pytest.approx(
+        policies[1][STATES.names.index("2pb")].tolist()
     )
 
 
@@ -123,15 +122,14 @@ def test_snapshots_are_those_of_the_period_and_of_the_networks():
     weights = [realisation_weights(states, policies[index]) for index in (3, 5)]
     assert callback._weights.equal(weights[0] + weights[1])
     assert [("nash_conv.last" in each) for each in metrics] == [False, False, True] * 2
-    game = pyspiel.load_game("kuhn_poker")
-    last = nash_conv(game, states, policies[2])
+    last = nash_conv(KUHN, states, policies[2])
     assert metrics[2]["nash_conv.last"] == last
     assert "nash_conv.average" not in metrics[2], "no snapshot yet"
     final = final_metrics(trainer)
-    assert final["nash_conv.last"] == nash_conv(game, states, policies[5])
+    assert final["nash_conv.last"] == nash_conv(KUHN, states, policies[5])
     average = policy_from(states, weights[0] + weights[1])
-    assert final["nash_conv.average"] == nash_conv(game, states, average)
-    assert final["nash_conv.value"] == expected_returns(game, states, average)[0]
+    assert final["nash_conv.average"] == nash_conv(KUHN, states, average)
+    assert final["nash_conv.value"] == expected_returns(KUHN, states, average)[0]
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(tmp_path):
@@ -164,7 +162,7 @@ def test_the_average_spans_phases_and_reaches_their_test(tmp_path):
     test = make(parameters())
     test.take_over(tmp_path / "second", {}, {})
     average = policy_from(states, callback._weights)
-    expected = nash_conv(pyspiel.load_game("kuhn_poker"), states, average)
+    expected = nash_conv(KUHN, states, average)
     assert final_metrics(test)["nash_conv.average"] == expected
 
 
