@@ -1,7 +1,4 @@
-"""``SelfHostedTrainer``: base of trainers with the model in this process.
-
-Shape letters: B rows, T tokens.
-"""
+"""``SelfHostedTrainer``: base of trainers with the model here. Shapes: B rows, T tokens."""
 
 from __future__ import annotations
 
