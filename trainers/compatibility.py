@@ -294,6 +294,13 @@ def _check_partners(phase: Phase, handler: ProtocolHandler, folder: Path | None)
                 " networks, since sampled weights are loaded into them. Leave the group out, or"
                 " use 'frozen'."
             )
+        begins_anew = {groups[fresh] for fresh in phase.fresh} - {None}
+        is_model = params.agents[name].learns_tokens
+        if is_model and name not in phase.fresh and groups[name] in begins_anew:
+            raise ParameterError(
+                f"fresh: {name!r} is not among them, but shares a model with one of them"
+                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected both or none."
+            )
         if name not in phase.learners and groups[name] in learning:
             raise ParameterError(
                 f"learners: {name!r} is not among them, but shares a network with one of them"

@@ -14,6 +14,7 @@ from ratchet.errors import DataError
 from ratchet.language_models.local.model_locations import find_model
 from ratchet.protocols.registry import playing_agents
 from ratchet.scenarios.language_task.parameters import SMALL, LanguageAgentParameters
+from ratchet.tracking.stage_kinds import PHASE_STATE
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 from tasks.stages.trained_keys import TrainedKeys
@@ -73,12 +74,14 @@ def estimate_disk(experiment: ResolvedExperiment) -> DiskEstimate | None:
     for keys in experiment.keys:
         if not isinstance(keys, TrainedKeys) or keys.trainer_class.traits.is_remote:
             continue
-        calls = flatten_steps(keys.stages(layout))
+        calls = list(flatten_steps(keys.stages(layout)))
         states = {call.iteration: call.key for call in calls if call.kind.state == "trained"}
         stored = {key: store.peek(key, allow_stale=True) for key in states.values()}
         sizes = [sum(e.size for e in each.files.values()) for each in stored.values() if each]
         size = max(sizes) if sizes else _state_bytes(keys)
         removable = {states[i] for i in removable_states(keys, states, experiment.settings)}
+        of_phases = {call.key for call in calls if call.kind == PHASE_STATE}
+        stored |= {key: store.peek(key, allow_stale=True) for key in of_phases}
         for key in (key for key in stored if size and stored[key] is None):
             (removed if key in removable else staying)[key] = size
     if not staying:

@@ -134,7 +134,7 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
     answers = _answers(store, keys, call)
     if not answers:
         return None
-    params = keys.hyper_params
+    params = _params(keys, call)
     bounds = [
         _of_agent(params, agent, answers)
         for agent in playing_agents(params, keys.base_path).values()
@@ -143,6 +143,15 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
     contexts = [together for _, together in bounds if together is not None]
     together = sum(contexts) if len(contexts) == len(bounds) else None
     return TokenUpperBound(answers, sum(written for written, _ in bounds), together)
+
+
+def _params(keys: LanguageArmKeys, call: StageCall) -> HyperParameters:
+    """Return the parameters of a stage: those of its phase, if it samples in one."""
+    if call.kind.span == "iteration":
+        phase = keys.phase_from(call.iteration)
+    else:
+        phase = keys.phase_before(call.iteration) if call.kind.span == "iterations" else None
+    return keys.hyper_params if phase is None else phase.hyper_params
 
 
 def _of_agent(
@@ -159,7 +168,8 @@ def _of_agent(
 
 
 def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
-    language, grpo = keys.hyper_params.language, keys.hyper_params.grpo.settled
+    params = _params(keys, call)
+    language, grpo = params.language, params.grpo.settled
     if call.kind.span in ("iteration", "iterations"):
         resamples = grpo.max_resamples if grpo.dynamic_sampling else 0
         retries = language.failures.retries if language.failures.policy == "retry" else 0

@@ -107,7 +107,7 @@ _Play: TypeAlias = Callable[[Person, int], dict[str, float]]
 def _play_against(session: AnySession, key: str, seat: str) -> _Play:
     """Return the function that plays against the agents of a state."""
     hyper_params = session.keys.hyper_params
-    if not isinstance(session, ArmSession):
+    if not isinstance(session, ArmSession) or session.keys.trainer_class.traits.is_remote:
         raise _no_game(hyper_params)
     trainer = session.trainer_taking_over(key, None)
     if isinstance(trainer, LanguageTrainer):
@@ -120,6 +120,8 @@ def _play_against(session: AnySession, key: str, seat: str) -> _Play:
         play = partial(_play_networks, trainer, game)
     else:
         raise _no_game(hyper_params)
+    if any(getattr(agent, "recurrence", None) for agent in hyper_params.agents.values()):
+        raise ParameterError("play: got recurrent agents, expected some without a memory.")
     if not isinstance(game, Game):
         raise _no_game(hyper_params)
     if seat not in game.seats:
@@ -130,7 +132,7 @@ def _play_against(session: AnySession, key: str, seat: str) -> _Play:
 def _no_game(hyper_params: HyperParameters) -> ParameterError:
     return ParameterError(
         f"play: got a run of {hyper_params.scenario} with the dataset {hyper_params.dataset!r},"
-        " expected a game of language models, or OpenSpiel's of networks."
+        " expected a game of language models that are trained here, or OpenSpiel's of networks."
     )
 
 

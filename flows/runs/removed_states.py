@@ -45,7 +45,7 @@ def removable_states(
         return []
     if keys.trainer_class.traits.is_remote:
         return []
-    period, of_phases = settings.checkpoint_period, {0, *keys.boundaries}
+    period, of_phases = settings.checkpoint_period, keys.boundaries
     earlier = [each for each in sorted(set(iterations))[:-_LATEST] if each not in of_phases]
     return [each for each in earlier if period is None or each % period]
 
@@ -137,11 +137,22 @@ def check_state(store: StageStore, keys: AnyKeys, call: StageCall) -> None:
     if not isinstance(keys, LanguageArmKeys):
         return
     is_train = call.kind == TRAIN
-    key = keys.state_key(call.start_iteration) if is_train else call.inputs.get("state")
-    state = store.peek(key, allow_stale=True) if isinstance(key, str) else None
-    if state is not None and state.removed:
+    read = [keys.state_key(call.start_iteration)] if is_train else _states_read(call)
+    for key in read:
+        state = store.peek(key, allow_stale=True)
+        if state is None or not state.removed:
+            continue
         chain = removed_chain(lambda iteration: store.peek(keys.state_key(iteration)), state)
         raise CheckPointNotFoundError(f"{call.label} reads {_describe(chain, keys.arm)}")
+
+
+def _states_read(call: StageCall) -> list[str]:
+    """Return the keys of the states that a stage reads, of a pool's members too."""
+    return [
+        str(key)
+        for name, key in call.inputs.items()
+        if name in ("state", "first") or name.startswith("pool.")
+    ]
 
 
 def describe_removed(store: StageStore, records: Sequence[StageRecord]) -> list[str]:

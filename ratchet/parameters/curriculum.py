@@ -23,7 +23,12 @@ from ratchet.parameters.reading.deep_merge import change_every_agent, merge_agen
 if TYPE_CHECKING:
     from ratchet.parameters.phases import PhaseParameters
 
-_CHANGEABLE = {Purpose.LEARNING, Purpose.CRITIC, Purpose.GAME, Purpose.ROLLOUTS, Purpose.SPEECH}
+_CHANGEABLE = {Purpose.LEARNING, Purpose.CRITIC, Purpose.GAME, Purpose.SPEECH}
+_OF_ALL_PHASES = (
+    *("language.engine", "language.mode", "language.train_service"),
+    "on_policy_distillation.teacher",
+)
+"""Code, files and processes that stages of all phases share."""
 _AMOUNTS = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
 """Amounts of sampling, which do not affect the networks."""
 _FLAGS = {"hand_made": "use_manual_architecture", "random": "is_random"}
@@ -68,7 +73,7 @@ def read_phases(hyper_params: HyperParameters, agent_names: Sequence[str]) -> tu
     phases: list[Phase] = []
     for phase in hyper_params.phases:
         start = phases[-1].stop if phases else 0
-        _check_names(phase, agent_names)
+        _check_names(hyper_params, phase, agent_names)
         learners = _learners(hyper_params, phase, agent_names)
         phases.append(
             Phase(
@@ -117,8 +122,15 @@ def _learners(
     return learners
 
 
-def _check_names(phase: PhaseParameters, agent_names: Sequence[str]) -> None:
-    """Refuse agents that are not in the protocol."""
+def _check_names(base: HyperParameters, phase: PhaseParameters, agent_names: Sequence[str]) -> None:
+    """Refuse agents that are not in the protocol, and models without weights as fresh."""
+    for name in phase.fresh:
+        agent = base.agents[name]
+        if agent.learns_tokens and (parameter := agent.never_learns_by()) is not None:
+            raise ParameterError(
+                f"phases.{phase.name}.fresh: {name!r} has no weights, since agents.{name}."
+                f"{parameter} is {shown(getattr(agent, parameter))}. Leave it out."
+            )
     locations = [(f"learners: {name!r}", name) for name in phase.learners or ()]
     locations += [(f"partners.{name}", name) for name in phase.partners]
     locations += [(f"fresh: {name!r}", name) for name in phase.fresh]
@@ -284,6 +296,10 @@ def _check_change(base: HyperParameters, path: str, where: str, learners: Collec
         raise ParameterError(
             f"{where}: must be the same in all phases, expected parameters of learning or acting,"
             " such as rl.lr. Change it for all phases."
+        )
+    if path in _OF_ALL_PHASES:
+        raise ParameterError(
+            f"{where}: must be the same in all phases. Change {path} for the experiment."
         )
     if field in _ROUNDS.values() or field == "max_message_rounds":
         raise ParameterError(

@@ -69,8 +69,9 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     sequentially in this process; in ``processes`` of this machine; on a cluster of ``dask`` or
     ``ray``, the one at ``cluster_address`` or one that this machine starts; members also as flow
     runs of the ``work_pool`` of that name. A ``ray`` cluster at ``cluster_address`` also runs the
-    processes of ``language.train_service.world_size``. ``max_parallel`` is the number of concurrent
-    executions: by default the number of cores of the machine, or of workers of the cluster.
+    processes of ``language.train_service.world_size``, except for a sweep's members.
+    ``max_parallel`` is the number of concurrent executions: by default the number of cores of the
+    machine, or of workers of the cluster.
 
     - ``home``: folder of Ratchet's internal files (store, databases, Prefect).
     - ``runs``: folder of readable run folders.

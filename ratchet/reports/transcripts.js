@@ -194,8 +194,8 @@
 
   function taskPage(rollout, state) {
     const seats = Object.entries(rollout.rewards);
-    const isMatch = seats.length > 1;
-    const rewards = isMatch ? `rewards ${seats.map(([seat, value]) => `${seat} ${inShort(value)}`).join(", ")}` : `reward ${paid(rollout)}`;
+    const isMatch = rollout.rounds.some((round) => round.messages.some((message) => message.channel !== "main"));
+    const rewards = seats.length > 1 ? `rewards ${seats.map(([seat, value]) => `${seat} ${inShort(value)}`).join(", ")}` : `reward ${paid(rollout)}`;
     const parts = Object.entries(rollout.scores).map(([name, value]) => `${name} ${inShort(value)}`).join(", ");
     const about = [`Task ${rollout.datapoint_id}`, `answer ${rollout.rollout}`, parts && `made of ${parts}`, ENDS[rollout.finish_reason]];
     return [

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+from contextlib import closing
 from copy import deepcopy
 
 import pytest
 
-from ratchet.errors import ParameterError
+from flows.planning.estimates import token_upper_bound
+from flows.runs.removed_states import check_state, removable_states
+from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.removed_files import remove_files
 from tasks.language.keys import LanguageArmKeys
 from tasks.language.session import LanguageArmSession
 from tests.tasks.phased import Played
@@ -39,6 +45,7 @@ PARAMETERS = {
 }
 
 
+SHARED = {"max_tokens": 1, "small_model": SMALL, "shared_model_group": "both"}
 REMOTE = {
     **PARAMETERS,
     "trainer": "remote_grpo",
@@ -47,13 +54,16 @@ REMOTE = {
 }
 
 
+RETENTION = ExperimentSettings(state_retention="checkpoints")
+
+
 class LanguagePlayed(Played):
     keys_class = LanguageArmKeys
     session_class = LanguageArmSession
     state_class = LanguageState
 
 
-def changed(phase: int, **changes):
+def changed(phase: int = 0, **changes):
     """Return the parameters with changes of one phase."""
     parameters = deepcopy(PARAMETERS)
     parameters["phases"][phase].update(changes)
@@ -113,6 +123,31 @@ def test_a_fork_within_a_phase_does_not_reuse_the_stages_of_other_learners(playe
     assert forked.state_key(2) != played.keys.state_key(2)
 
 
+def test_removed_members_of_a_pool_are_noticed_before_the_phase(tmp_path):
+    arm = LanguagePlayed(tmp_path, HyperParameters(**PARAMETERS), per_task=1)
+    arm.play()
+    removed = arm.keys.state_key(1)
+    assert remove_files(arm.store, removed, ["state/language.safetensors"])
+    with pytest.raises(CheckPointNotFoundError, match="after 1 iteration"):
+        check_state(arm.store, arm.keys, arm.keys.phase_state(arm.keys.phases[1]))
+    assert 1 not in removable_states(arm.keys, range(6), RETENTION), "a member of the pool"
+
+
+def test_estimates_are_of_the_phase(played):
+    two = HyperParameters(**changed(1, changes={"language.tasks_per_step": 5}))
+    keys = LanguageArmKeys("main", two)
+    bounds = [token_upper_bound(played.store, keys, keys.train(i, i + 2)) for i in (0, 3)]
+    assert [bound.answers for bound in bounds] == [2 * 32, 2 * 5]
+
+
+def test_models_are_released_with_their_trainer(played, tmp_path):
+    with closing(LanguageArmSession(played.keys, played.settings, played.store)) as session:
+        trainer = session.trainer_at(played.keys.state_key(2))
+        model = weakref.ref(trainer.learners["player_0"])
+        trainer.close()
+        assert model() is None, "even though the trainer is part of a cycle"
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
@@ -123,8 +158,30 @@ def test_a_fork_within_a_phase_does_not_reuse_the_stages_of_other_learners(playe
             r"'player_0' cannot learn, since agents.player_0.model is 'random'",
         ),
         (REMOTE, "phases: got 3 with the trainer 'remote_grpo'"),
+        (changed(1, changes={"language.mode": "one_step_behind"}), "must be the same in all"),
+        (changed(1, changes={"language.engine": "own.py:Engine"}), "must be the same in all"),
+        (
+            changed(1, changes={"language_task.evaluator": "own.py:evaluate"}),
+            "must be the same in all phases",
+        ),
+        (
+            {
+                **PARAMETERS,
+                "agents": {"_default": {}, "player_0": {"model": "random"}},
+                "phases": [{"name": "only", "num_iterations": 1, "fresh": ["player_0"]}],
+            },
+            "'player_0' has no weights",
+        ),
+        (
+            {**changed(2), "phases": [PHASES[2]], "agents": {"_default": SHARED}},
+            "'player_0' is not among them, but shares a model",
+        ),
     ],
-    ids=["scripted partner", "one step behind", "random learner", "remote"],
+    ids=[
+        *("scripted partner", "one step behind", "random learner", "remote"),
+        *("mode of a phase", "engine of a phase", "evaluator of a phase"),
+        *("random agent afresh", "half a group afresh"),
+    ],
 )
 def test_what_phases_of_language_models_refuse(parameters, message):
     with pytest.raises(ParameterError, match=message):

@@ -133,9 +133,6 @@ class LanguageTrainer(StagedTrainer):
         (learner,) = self.learners.values()
         return learner
 
-    def _learner_of(self, agent: str) -> BaseTrainer:
-        return self.learners[self.model_names[agent]]
-
     def _build_learners(self, models: Path | None = None) -> Mapping[str, BaseTrainer]:
         """Create the learners with the initial models: loaded from a folder, or built."""
         return build_learners(
@@ -152,6 +149,7 @@ class LanguageTrainer(StagedTrainer):
         """Release the learner's resources, and end the rollout worker."""
         for learner in (self._learners or {}).values():
             learner.close()
+        self._learners = None  # this object may live on, in a cycle of references
         if self._beside is not None:
             self._beside.close()
             self._beside = None
@@ -200,7 +198,7 @@ class LanguageTrainer(StagedTrainer):
     def initial_state(self) -> LanguageState:
         """Build the initial models, warmed up if configured, and continue from them."""
         self.close()
-        self._learners, self._pending, self._initial = None, None, ""
+        self._pending, self._initial, self._pool = None, "", {}
         self.iteration, self._stage, self._cursor = 0, "initial_state", 0
         return self._take_state(0, "initial_state")
 
@@ -279,6 +277,8 @@ class LanguageTrainer(StagedTrainer):
             callback_tensors={},
             pool=dict(pool),
         )
+        if first and len(self.learners) == 1:  # whose class's attributes are not in its state
+            begun = replace(begun, attributes=next(iter(first.values())).attributes)
         self._continue_from(begun, folder_of)
         self.callbacks.load_spanning(before.callbacks, before.callback_tensors)
 
