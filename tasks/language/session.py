@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from tasks.stages.files import DATASETS_FOLDER
 from tasks.tensordict.session import ArmSession
-from trainers.language.trainer import LanguageTrainer
-from trainers.pools import member_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +52,8 @@ class LanguageArmSession(ArmSession):
     @property
     def trainer(self) -> Trainer:
         """The trainer in its current state."""
+        from trainers.language.trainer import LanguageTrainer
+
         trainer = super().trainer
         if isinstance(trainer, LanguageTrainer):
             trainer.plays_beside_after = START_PAYS_AFTER
@@ -63,6 +63,9 @@ class LanguageArmSession(ArmSession):
         """Return the trainer of a phase, or of none, with the models of another phase's state."""
         if phase is None:
             return self.trainer_at(key)
+        from trainers.language.trainer import LanguageTrainer
+        from trainers.pools import member_name
+
         self._go_to(phase)
         self.make_services_ready()
         trainer = self.trainer

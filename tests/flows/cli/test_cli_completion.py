@@ -23,7 +23,7 @@ app(prog_name="ratchet")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("ratchet pl", ["plan"]),
+        ("ratchet pl", ["plan", "play"]),
         ("ratchet run experiments/d", ["experiments/demo.yaml", "experiments/digits.yaml"]),
         ("ratchet run mi", ["mine.yaml"]),
         ("ratchet plan ex", ["experiments/"]),
