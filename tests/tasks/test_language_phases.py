@@ -5,9 +5,11 @@ from __future__ import annotations
 import weakref
 from contextlib import closing
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 
+from flows.planning.disk import estimate_disk
 from flows.planning.estimates import token_upper_bound
 from flows.runs.removed_states import check_state, removable_states
 from ratchet.errors import CheckPointNotFoundError, ParameterError
@@ -138,6 +140,15 @@ def test_estimates_are_of_the_phase(played):
     keys = LanguageArmKeys("main", two)
     bounds = [token_upper_bound(played.store, keys, keys.train(i, i + 2)) for i in (0, 3)]
     assert [bound.answers for bound in bounds] == [2 * 32, 2 * 5]
+
+
+def test_disk_estimates_include_initial_states_of_phases(played):
+    other = HyperParameters(**changed(2, changes={"language.optimizer.lr": 0.5}))
+    keys = [LanguageArmKeys("main", other)]
+    experiment = SimpleNamespace(store=played.store, settings=played.settings, keys=keys)
+    estimate = estimate_disk(experiment)
+    assert estimate is not None
+    assert estimate.num_states == 2, "of the third phase: its initial state and its last"
 
 
 def test_models_are_released_with_their_trainer(played, tmp_path):
