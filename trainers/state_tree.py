@@ -44,11 +44,13 @@ def flatten_tree(tree: Tree, path: str = "") -> tuple[Json, Tensors]:
         The state as JSON, with marks in place of tensors, and copies of the tensors by path.
     """
     tensors: Tensors = {}
-    return _encode(tree, path, tensors), tensors
+    content = _encode(tree, path, tensors)
+    copies = {name: each.to("cpu", copy=True).contiguous() for name, each in tensors.items()}
+    return content, copies
 
 
 def unflatten_tree(content: Json, tensors: Mapping[str, Tensor]) -> Tree:
-    """Rebuild the input of :func:`flatten_tree`; tensors are copied."""
+    """Rebuild the input of :func:`flatten_tree` with these tensors, which are not copied."""
     if isinstance(content, list):
         return [unflatten_tree(item, tensors) for item in content]
     if not isinstance(content, dict):
@@ -60,28 +62,48 @@ def unflatten_tree(content: Json, tensors: Mapping[str, Tensor]) -> Tree:
 
 def save_tree(tree: Tree, directory: Path, name: str) -> None:
     """Write a nested state as ``NAME.json`` and ``NAME.safetensors`` into a folder."""
-    content, tensors = flatten_tree(tree)
+    tensors: Tensors = {}
+    content = _encode(tree, "", tensors)
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / f"{name}.safetensors")
+    save_file(_separate(tensors), directory / f"{name}.safetensors")
     text = json.dumps(content, sort_keys=True, indent=1)
     (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def load_tree(directory: Path, name: str) -> Tree:
-    """Read the files of :func:`save_tree`."""
+def load_tree(directory: Path, name: str, *, copy: bool = True) -> Tree:
+    """Read the files of :func:`save_tree`.
+
+    Without ``copy``, tensors are mapped: the parts of the file that are used are read when they
+    are. The file must not change meanwhile, but may be deleted.
+    """
     values, tensors = directory / f"{name}.json", directory / f"{name}.safetensors"
     for file in (values, tensors):
         if not file.is_file():
             raise CheckPointNotFoundError(f"no saved state in {directory}: {file.name} is missing.")
     try:
-        return unflatten_tree(json.loads(values.read_text(encoding="utf-8")), load_file(tensors))
+        mapped = load_file(tensors)
+        if copy:
+            mapped = {path: tensor.clone() for path, tensor in mapped.items()}
+        return unflatten_tree(json.loads(values.read_text(encoding="utf-8")), mapped)
     except (ValueError, SafetensorError) as error:
         raise StateError(f"the state in {directory} is damaged: {error}.") from error
 
 
+def _separate(tensors: Tensors) -> Tensors:
+    """Return tensors in the CPU's memory that share none, which can't be written."""
+    separate: Tensors = {}
+    addresses: set[int] = set()
+    for name, tensor in tensors.items():
+        each = tensor.cpu().contiguous()
+        address = each.untyped_storage().data_ptr()
+        separate[name] = each.clone() if address in addresses else each
+        addresses.add(address)
+    return separate
+
+
 def _encode(tree: Tree, path: str, tensors: Tensors) -> Json:
     if isinstance(tree, Tensor | np.ndarray):
-        tensors[path] = torch.as_tensor(tree).detach().to("cpu", copy=True).contiguous()
+        tensors[path] = torch.as_tensor(tree).detach()
         return {_TENSOR: path}
     if isinstance(tree, TensorDictBase):
         inner = {name: tree.get(name) for name in sorted(tree.keys())}
@@ -130,7 +152,7 @@ def _decode_mark(mark: str, content: Json, tensors: Mapping[str, Tensor]) -> Tre
     if mark == _TENSOR:
         if content not in tensors:
             raise StateError(f"state: the tensor {content!r} is missing. The state is damaged.")
-        return tensors[content].clone()
+        return tensors[content]
     if mark == _PAIRS:
         return {
             unflatten_tree(name, tensors): unflatten_tree(item, tensors) for name, item in content

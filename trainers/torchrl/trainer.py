@@ -241,9 +241,10 @@ class TorchRlTrainer(StagedTrainer):
 
     def _load_state(self, state: TorchRlState) -> None:
         trainer = self.torchrl_trainer
+        tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
 
         def load() -> None:
-            load_trainer(trainer, unflatten_tree(state.values, state.tensors), state.buffers)
+            load_trainer(trainer, unflatten_tree(state.values, tensors), state.buffers)
             if has_workers(trainer) or has_copied_policy(trainer):
                 push_weights(trainer)
 

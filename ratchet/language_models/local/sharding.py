@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -65,13 +66,24 @@ def gather(share: Tensor, like: Tensor) -> Tensor:
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return this process's shard of a tensor that all of them have, sharded like another."""
-    if not isinstance(like, DTensor):
-        return tensor
-    sharded = distribute_tensor(
-        tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
-    )
-    return sharded.to_local()
+    """Return a copy of this process's shard of a tensor that all of them have.
+
+    It is sharded like another, or complete if that is.
+    """
+    if isinstance(like, DTensor):
+        rows = -(-len(like) // like.device_mesh.size())
+        first = like.device_mesh.get_local_rank() * rows
+        tensor = tensor[first : first + rows]
+    return tensor.to(like.device, copy=True)
+
+
+def contribution(shard: Tensor, like: Tensor) -> Tensor:
+    """Return this process's rows of a tensor: the rows of all processes together are complete.
+
+    Of a tensor that is not sharded, the first process returns all rows.
+    """
+    is_shared = isinstance(like, DTensor) or not shard.ndim
+    return shard if is_shared or dist.get_rank() == 0 else shard[:0]
 
 
 def held_bytes(parameters: Sequence[torch.nn.Parameter]) -> int:

@@ -6,7 +6,6 @@ the next request starts new ones, which train only from a state.
 
 from __future__ import annotations
 
-import copy
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ from trainers.language.ranks.local import LocalRanks
 from trainers.language.ranks.messages import from_json, save_message, to_json
 from trainers.language.ranks.rows import ranks_sample
 from trainers.named import NamedTrainer
-from trainers.state_tree import flatten_tree, load_tree
+from trainers.state_tree import Tree, flatten_tree, load_tree
 from trainers.subprocess_worker import Answer, error_of
 
 if TYPE_CHECKING:
@@ -113,7 +112,8 @@ class Ranks:
             self._request("put_optimizer", {"optimizer": self._optimizer})
             self._optimizer = None
         answers = self._request("learn", self._as_tree(batch))
-        parameters, weights = self._trainer._learning_parameters(), answers[0]["weights"]
+        parameters = self._trainer._learning_parameters()
+        weights = _joined([answer["weights"] for answer in answers])
         with torch.no_grad():
             for parameter, weight in zip(parameters, weights, strict=True):
                 parameter.copy_(weight)
@@ -179,11 +179,13 @@ class Ranks:
         self._check_optimizer()
         if self._optimizer is not None:
             return self._optimizer
-        return self._request("take_optimizer", {})[0]["optimizer"]  # type: ignore[no-any-return]
+        answers = self._request("take_optimizer", {})
+        state: Mapping[str, Any] = _joined([answer["optimizer"] for answer in answers])
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the optimizer's state, and let the ranks reload the trainer's weights."""
-        self._optimizer = copy.deepcopy(state)
+        self._optimizer = state
         self._has_lost_optimizer = False
 
     def close(self) -> None:
@@ -270,7 +272,8 @@ class Ranks:
                 for future in as_completed(futures):
                     if "error" in future.result():
                         raise self._failure(future, futures)
-                return [load_tree(folder, answer_name(rank)) for rank in range(self._world_size)]
+                names = map(answer_name, range(self._world_size))
+                return [load_tree(folder, name, copy=False) for name in names]
         except BaseException:
             self.close()
             raise
@@ -329,6 +332,18 @@ def _find_ended(answers: Sequence[Future[Answer]], timeout: float) -> Future[Ans
             if _has_ended(answer):
                 return answer
     return None
+
+
+def _joined(contributions: Sequence[Tree]) -> Tree:
+    """Join the rows of all ranks, in nested states of the same form."""
+    first = contributions[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(contributions)) if first.ndim else first.clone()
+    if isinstance(first, Mapping):
+        return {name: _joined([each[name] for each in contributions]) for name in first}
+    if isinstance(first, list):
+        return [_joined(parts) for parts in zip(*contributions, strict=True)]
+    return first
 
 
 def _summed(parts: Sequence[Mapping[str, float]]) -> Figures:

@@ -25,7 +25,12 @@ from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.sharding import gather, held_bytes, local_shard, shard_like
+from ratchet.language_models.local.sharding import (
+    contribution,
+    held_bytes,
+    local_shard,
+    shard_like,
+)
 from ratchet.parameters.language import LanguageOptimizerParameters
 from ratchet.rollouts.batch import Batch
 from ratchet.seeding import derive_seed, seeded_globals
@@ -51,7 +56,7 @@ class ShardedOptimizer(LanguageOptimizer):
     """:class:`LanguageOptimizer` over this process's shards, with the norm of all of them.
 
     Parameters that are not sharded, such as a value head, are the same in all processes: their
-    gradients are summed here. States are those of one process.
+    gradients are summed here.
     """
 
     def __init__(
@@ -104,8 +109,8 @@ class ShardedOptimizer(LanguageOptimizer):
         return (of_shares + of_others).sqrt().float()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the complete state, on the CPU; all processes take part."""
-        return self._changed(super().state_dict(), lambda share, like: gather(share, like).cpu())
+        """Return this process's contribution to the state of a single process."""
+        return self._changed(super().state_dict(), contribution)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore this process's shard of a complete state."""
@@ -114,7 +119,7 @@ class ShardedOptimizer(LanguageOptimizer):
     def _changed(
         self, state: Mapping[str, Any], change: Callable[[Tensor, Tensor], Tensor]
     ) -> dict[str, Any]:
-        """Return a state whose tensors are gathered from shards, or split into them."""
+        """Return a state with other tensors in place of moments and masters."""
         moments = {
             index: {
                 name: change(value, self._whole[index])
@@ -151,7 +156,7 @@ class Rank:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as in the main process
         torch.use_deterministic_algorithms(line["deterministic"], warn_only=line["warn_only"])
         folder = Path(line["folder"])
-        request = load_tree(folder, REQUEST_NAME)
+        request = load_tree(folder, REQUEST_NAME, copy=False)
         work = {
             "begin": self.begin,
             "put_weights": self.put_weights,
@@ -252,7 +257,7 @@ class Rank:
         return {"completions": to_json(completions)}
 
     def learn(self, request: Tree) -> Tree:
-        """Take a batch's steps; the first rank returns the new weights."""
+        """Take a batch's steps; return this rank's contribution to the new weights."""
         trainer, batch = self.trainer, self._receive(request)
         moment = trainer.moment
         seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
@@ -260,11 +265,8 @@ class Rank:
             step_figures = trainer._learn(on_device(batch, trainer.model.device))
         self._sampler.is_outdated = True
         figures = [{name: float(value) for name, value in one.items()} for one in step_figures]
-        weights = []
-        for parameter in trainer._learning_parameters():
-            full_weight = gather(local_shard(parameter), parameter)
-            if self.share.rank == 0:
-                weights.append(full_weight.cpu())
+        parameters = trainer._learning_parameters()
+        weights = [contribution(local_shard(each), each) for each in parameters]
         return {"figures": figures, "weights": weights}
 
     def _receive(self, request: Tree) -> Batch:
@@ -287,9 +289,8 @@ class Rank:
         return {"rows": read(self.trainer, on_device(part, self.trainer.model.device))}
 
     def take_optimizer(self, request: Tree) -> Tree:
-        """Return the optimizer's complete state, from the first rank only."""
-        state = self.trainer._optimizer.state_dict()
-        return {"optimizer": state} if self.share.rank == 0 else {}
+        """Return this rank's contribution to the optimizer's state."""
+        return {"optimizer": self.trainer._optimizer.state_dict()}
 
 
 def _on_own_device(stored: Any, device: torch.device) -> Any:  # noqa: ANN401 -- a tree
