@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from tensordict import TensorDict
 
 from ratchet.errors import StateError
-from trainers.state_tree import flatten_tree, unflatten_tree
+from trainers.state_tree import flatten_tree, load_tree, save_tree, unflatten_tree
 
 LEAVES = st.one_of(
     st.none(),
@@ -86,6 +86,20 @@ def test_tensors_are_copies():
     content, tensors = flatten_tree({"x": tensor})
     tensor += 1
     assert unflatten_tree(content, tensors)["x"].tolist() == [0, 0]
+
+
+def test_tensors_that_share_memory_are_written(tmp_path):
+    rows = torch.arange(6.0).reshape(3, 2)
+    tree = {"rows": rows, "tied": rows, "last": rows[1:], "columns": rows.T, "none": rows[:0]}
+    save_tree(tree, tmp_path, "state")
+    mapped, copied = (load_tree(tmp_path, "state", copy=copy) for copy in (False, True))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    mapped["rows"] += 1
+    assert torch.equal(mapped["rows"], rows + 1)
+    for name, tensor in tree.items():
+        assert torch.equal(copied[name], tensor)
+        assert name == "rows" or torch.equal(mapped[name], tensor)
 
 
 def test_what_needs_pickle_is_refused_by_its_path():

@@ -34,6 +34,7 @@ from trainers.language.ranks.local import LocalRanks
 from trainers.language.ranks.rows import RankShare
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.language.trainer import loop_around
+from trainers.state_tree import flatten_tree
 
 GRPO = {
     "optimizer": {"lr": 1e-2, "max_grad_norm": 0.05},
@@ -198,6 +199,15 @@ def test_two_processes_learn_what_one_does_and_go_on_as_one(make, two, first_sta
         trainer.put_weights(began_with)
     same_learning(alone, two, play, (5,))
     assert two._ranks.pids == pids, "they live on"
+    # each sends its rows alone
+    sent = [bytes_of(answer) for answer in two._ranks._request("take_optimizer", {})]
+    assert sum(sent) == bytes_of(two.take_state()["optimizer"])
+    assert max(sent) < 0.55 * sum(sent)
+
+
+def bytes_of(state):
+    """Bytes of a state's moments."""
+    return sum(tensor.nbytes for tensor in flatten_tree(state)[1].values() if tensor.ndim)
 
 
 @pytest.mark.slow
