@@ -87,12 +87,14 @@ def _about_data(points: Sequence[MetricPoint]) -> Iterator[str]:
             )
 
 
+_GRADIENT_NORMS = ("actor/grad_norm", "grad_norm", "grad_norm_0")
 _ZERO = {
     "all advantages were": ("critic/advantages/min", "critic/advantages/max"),
-    "the gradient was": ("actor/grad_norm", "grad_norm", "grad_norm_0"),
-    "the loss was": ("actor/loss", "loss_objective", "loss"),
+    "the gradient was": _GRADIENT_NORMS,
+    # a loss of centred advantages can be 0 where its gradient is not
+    "the loss was": ("actor/loss", "loss_objective", "loss", *_GRADIENT_NORMS),
 }
-"""Quantity that is exactly 0 without learning → its metrics, by family."""
+"""Quantity that is exactly 0 without learning → the metrics that all are 0 then, by family."""
 
 
 def about_training(points: Sequence[MetricPoint]) -> list[str]:

@@ -96,7 +96,9 @@ def test_training_without_learning_is_reported(folder, values, what):
     assert f"had no effect in most iterations, in which {what} exactly 0" in warning
 
 
-def test_training_that_mostly_learns_is_not_reported(folder):
+@pytest.mark.parametrize("model", ["", "left/"])
+def test_training_that_mostly_learns_is_not_reported(folder, model):
     for iteration in range(4):
-        folder.append_metrics("train", iteration, {"actor/grad_norm": float(iteration > 1)})
+        values = {f"{model}actor/grad_norm": float(iteration > 1), f"{model}actor/loss": 0.0}
+        folder.append_metrics("train", iteration, values)
     assert run_warnings(folder) == []
