@@ -141,7 +141,8 @@ def check_prompts(requests: Sequence[SampleRequest], model: LanguageModel) -> No
         if len(request.prompt) >= context:
             raise DataError(
                 f"prompt: got {len(request.prompt)} tokens; the model's context has {context} for"
-                " prompt and completion. Shorten the prompt."
+                " prompt and completion. Shorten it, or train a model with a longer context"
+                " (small_model.context_length)."
             )
 
 
