@@ -1,4 +1,4 @@
-"""Steps of a single episode in plain values, like the environment's ``reset`` and ``step``.
+"""Steps of a single episode in plain values.
 
 A step takes microseconds, since the protocol is queried once per game and not at every step.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from ratchet.errors import RolloutError
 from ratchet.rollouts.specs import NO_DECISION
-from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import (
     AgentAction,
     Episode,
@@ -22,7 +21,16 @@ from ratchet.scenarios.pure_text.episode import (
     RawMessage,
     SentMessage,
 )
-from ratchet.scenarios.pure_text.rules import RoundRules, Turn, crowded_channel, endless
+from ratchet.scenarios.pure_text.rules import (
+    RoundRules,
+    Turn,
+    crowded_channel,
+    endless,
+    unsure_rewards,
+)
+
+if TYPE_CHECKING:
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 
 _SILENT = Turn()
 
@@ -73,12 +81,14 @@ def advance_episode(
     node_id
         The node of a tree that the step leads to.
     """
-    rules, position = environment.rules, episode.position
+    rules = environment.rules
     turns = whose_turn(rules, episode)
     _check_actions(rules, episode, turns, actions)
     named = list(zip(rules.agent_names, turns, strict=True))
     decisions = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
-    after = _judge(environment, episode, tuple(decisions), _confidence(rules, turns, actions))
+    confidence = _confidence(rules, turns, actions)
+    position = _with_messages(rules, episode.position, turns, actions)
+    after = _judge(rules, episode, tuple(decisions), confidence)
     if not after.done and position.round + 1 >= rules.num_rounds:
         raise endless(rules.handler)
     step = PlayedStep(
@@ -97,7 +107,7 @@ def advance_episode(
     return Episode(
         rollout_id=episode.rollout_id,
         y=episode.y,
-        position=_written(rules, position, turns, actions, over=after.done),
+        position=position if after.done else replace(position, round=position.round + 1),
         agents_done=after.agents_done,
         steps=(*episode.steps, step),
         done=after.done,
@@ -142,17 +152,14 @@ def _penalized(
 
 
 def _judge(
-    environment: PureTextEnvironment,
-    episode: Episode,
-    decisions: tuple[int, ...],
-    confidence: float,
+    rules: RoundRules, episode: Episode, decisions: tuple[int, ...], confidence: float
 ) -> _After:
     position = episode.position
-    outcome = environment.rules.outcome(
+    outcome = rules.outcome(
         position.round, position.seed, episode.y, position.prover_stance, decisions, confidence
     )
     if outcome is None:
-        return _ask_handler(environment.rules, episode, decisions, confidence)
+        return _ask_handler(rules, episode, decisions, confidence)
     over = outcome.decided or outcome.terminated
     agents_done = (True,) * len(decisions) if over else episode.agents_done
     return _After(outcome.rewards, agents_done, over, outcome.terminated)
@@ -172,11 +179,16 @@ def _ask_handler(
         ("agents", "done"): torch.tensor([episode.agents_done]),
         ("agents", "decision"): torch.tensor([decisions]),
     }
-    sure = torch.tensor([confidence], dtype=torch.float64)
-    step = rules.judge(state, torch.tensor([position.prover_stance]), sure)
+    stance = torch.tensor([position.prover_stance])
+    step = rules.judge(state, stance)
+    rewards = tuple(step.reward[0].tolist())
+    if confidence != 1:
+        opposite = [d if d == NO_DECISION else 1 - d for d in decisions]
+        other = rules.judge({**state, ("agents", "decision"): torch.tensor([opposite])}, stance)
+        rewards = unsure_rewards(rewards, tuple(other.reward[0].tolist()), confidence)
     over = bool(step.shared_done | step.terminated)
     agents_done = tuple(done or over for done in step.agent_done[0].tolist())
-    return _After(tuple(step.reward[0].tolist()), agents_done, over, bool(step.terminated))
+    return _After(rewards, agents_done, over, bool(step.terminated))
 
 
 def _acting(rules: RoundRules, turns: tuple[Turn, ...]) -> list[str]:
@@ -197,13 +209,11 @@ def _check_actions(
         )
 
 
-def _written(
+def _with_messages(
     rules: RoundRules,
     position: Position,
     turns: tuple[Turn, ...],
     actions: Mapping[str, AgentAction],
-    *,
-    over: bool,
 ) -> Position:
     """Add the messages of a round; messages out of turn are dropped."""
     sent_messages: dict[int, SentMessage] = {}
@@ -228,7 +238,6 @@ def _written(
     return replace(
         position,
         prover_stance=stance,
-        round=position.round if over else position.round + 1,
         messages=(*position.messages, *(sent_messages[index] for index in sorted(sent_messages))),
         raw_messages=(*position.raw_messages, *raw),
     )
