@@ -28,14 +28,14 @@ from ratchet.rollouts.specs import (
     StringArraySpec,
 )
 from ratchet.scenarios.pure_text.agents.whole_agent import AgentOutput
-from ratchet.scenarios.pure_text.episode import Episode
+from ratchet.scenarios.pure_text.episode import Episode, Position
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
 from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
 from ratchet.scenarios.pure_text.views import position_of, write_position
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
@@ -138,7 +138,9 @@ class PureTextEnvironment:
     hyper_params
         Uses ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
     dataset
-        With ``question``, ``solution``, ``y`` and ``datapoint_id``.
+        With ``question``, ``solution``, ``datapoint_id`` and, without ``label``, ``y``.
+    label
+        See :attr:`ratchet.scenarios.pure_text.base.TextScenario.label`.
     """
 
     def __init__(
@@ -148,12 +150,14 @@ class PureTextEnvironment:
         protocol_handler: ProtocolHandler,
         *,
         train: bool,
+        label: Callable[[Position], int] | None = None,
     ) -> None:
-        missing = [key for key in DATA_KEYS if key not in dataset.fields]
+        required = [key for key in DATA_KEYS if key != "y" or label is None]
+        missing = [key for key in required if key not in dataset.fields]
         if missing:
             raise DataError(
                 f"{type(self).__name__}: the dataset has no {missing}, expected"
-                f" {list(DATA_KEYS)}; got {dataset.fields}."
+                f" {required}; got {dataset.fields}."
             )
         self.hyper_params = hyper_params
         agents = [hyper_params.agents[name] for name in protocol_handler.agent_names]
@@ -161,6 +165,7 @@ class PureTextEnvironment:
         self.dataset = dataset
         self.protocol_handler = protocol_handler
         self.train = train
+        self.label = label
         self.rules: RoundRules = rules_of(protocol_handler)
         self._begun = 0
 

@@ -108,7 +108,7 @@ class PlayedStep:
 class Episode:
     """An episode so far, from ``begin_episode`` and ``advance_episode``.
 
-    ``done``: it is decided or truncated;
+    ``y``: the label, final once the episode is done; ``done``: it is decided or truncated;
     ``terminated``: it was truncated.
     """
 

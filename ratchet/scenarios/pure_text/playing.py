@@ -5,13 +5,13 @@ A step takes microseconds, since the protocol is queried once per game and not a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ratchet.errors import RolloutError
+from ratchet.errors import CustomCodeError, RolloutError
 from ratchet.rollouts.specs import NO_DECISION
 from ratchet.scenarios.pure_text.episode import (
     AgentAction,
@@ -38,7 +38,10 @@ _SILENT = Turn()
 def begin_episode(
     environment: PureTextEnvironment, datapoint_id: int, seed: int, rollout_id: int = 0
 ) -> Episode:
-    """Start an episode on a datapoint, given by its index in the dataset."""
+    """Start an episode on a datapoint, given by its index in the dataset.
+
+    Its label is the datapoint's; 0 if the dataset has none.
+    """
     data = environment.dataset
     position = Position(
         datapoint_id=int(data["datapoint_id"][datapoint_id]),
@@ -48,7 +51,8 @@ def begin_episode(
         solution=data["solution"][datapoint_id],
     )
     nobody = (False,) * len(environment.rules.agent_names)
-    return Episode(rollout_id, int(data["y"][datapoint_id]), position, nobody)
+    y = int(data["y"][datapoint_id]) if "y" in data.fields else 0
+    return Episode(rollout_id, y, position, nobody)
 
 
 def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
@@ -72,6 +76,8 @@ def advance_episode(
 ) -> Episode:
     """Apply the agents' actions.
 
+    If labels are made by play, a step with a decision or the end of the episode sets ``y``.
+
     Parameters
     ----------
     episode
@@ -89,6 +95,10 @@ def advance_episode(
     confidence = _confidence(rules, turns, actions)
     position = _with_messages(rules, episode.position, turns, actions)
     after = _judge(rules, episode, tuple(decisions), confidence)
+    is_decided = any(decision != NO_DECISION for decision in decisions)
+    if environment.label is not None and (is_decided or after.done):
+        episode = replace(episode, y=_label(environment.label, position))
+        after = _judge(rules, episode, tuple(decisions), confidence)
     if not after.done and position.round + 1 >= rules.num_rounds:
         raise endless(rules.handler)
     step = PlayedStep(
@@ -149,6 +159,17 @@ def _penalized(
         reward + penalty if turn.channels and not actions[name].valid else reward
         for name, turn, reward in names
     )
+
+
+def _label(label: Callable[[Position], int], position: Position) -> int:
+    """Return the label of what was said."""
+    y = label(position)
+    if y not in (0, 1):
+        raise CustomCodeError(
+            f"datapoint {position.datapoint_id}, round {position.round}: label(position) of the"
+            f" scenario returned {y!r}, expected 0 or 1."
+        )
+    return int(y)
 
 
 def _judge(

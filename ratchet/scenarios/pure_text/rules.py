@@ -227,12 +227,13 @@ class RoundRules:
         assert isinstance(handler, SingleVerifierProtocolHandler)  # checked when built
         decisions = torch.as_tensor(env_td["agents", "decision"])
         verifier = handler.agent_index(handler.verifier_name)
-        counted = handler.apply_force_guess(decisions[..., verifier], torch.as_tensor(env_td["y"]))
+        y = torch.as_tensor(env_td["y"])
+        counted = handler.apply_force_guess(decisions[..., verifier], y)
         decided = step.shared_done & ~torch.as_tensor(env_td["done"])
         reward = step.reward.clone()
         for prover, wants in self._sides.items():
             stance = torch.where(prover_stance == 1, wants, 1 - wants)
-            paid = decided & (counted == stance)
+            paid = decided & handler.prover_is_paid(stance, counted, y)
             reward[..., handler.agent_index(prover)] = paid * common.prover_reward
         return step._replace(reward=reward)
 
