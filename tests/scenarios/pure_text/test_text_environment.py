@@ -104,6 +104,7 @@ def test_actions_out_of_turn_and_after_the_end_change_nothing(protocol, make_tex
         assert not reward[over].any()
         state = following
     assert state["done"].all()
+    assert state["agents", "done"].all()
 
 
 def test_a_judge_may_read_the_seed_of_episodes_played_alike(make_text_game, make_action):
