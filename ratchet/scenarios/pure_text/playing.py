@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 from ratchet.errors import CustomCodeError, RolloutError
+from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.specs import NO_DECISION
 from ratchet.scenarios.pure_text.episode import (
     AgentAction,
@@ -29,14 +30,22 @@ from ratchet.scenarios.pure_text.rules import (
     unsure_rewards,
 )
 
-if TYPE_CHECKING:
-    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-
 _SILENT = Turn()
 
 
+class EpisodeSource(Protocol):
+    """Part of ``PureTextEnvironment`` that episodes need."""
+
+    dataset: NestedArrayDictDataset
+    rules: RoundRules
+    label: Callable[[Position], int] | None
+
+    def prover_stance(self, seed: int) -> int:
+        """Return the stance of a single prover in the episode of a seed."""
+
+
 def begin_episode(
-    environment: PureTextEnvironment, datapoint_id: int, seed: int, rollout_id: int = 0
+    environment: EpisodeSource, datapoint_id: int, seed: int, rollout_id: int = 0
 ) -> Episode:
     """Start an episode on a datapoint, given by its index in the dataset.
 
@@ -68,7 +77,7 @@ def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
 
 
 def advance_episode(
-    environment: PureTextEnvironment,
+    environment: EpisodeSource,
     episode: Episode,
     actions: Mapping[str, AgentAction],
     *,
