@@ -96,17 +96,16 @@ def advance_episode(
     node_id
         The node of a tree that the step leads to.
     """
-    rules = environment.rules
+    rules, position = environment.rules, episode.position
     turns = whose_turn(rules, episode)
     _check_actions(rules, episode, turns, actions)
     named = list(zip(rules.agent_names, turns, strict=True))
     decisions = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
     confidence = _confidence(rules, turns, actions)
-    position = _with_messages(rules, episode.position, turns, actions)
     after = _judge(rules, episode, tuple(decisions), confidence)
-    is_decided = any(decision != NO_DECISION for decision in decisions)
-    if environment.label is not None and (is_decided or after.done):
-        episode = replace(episode, y=_label(environment.label, position))
+    if environment.label is not None and (after.done or set(decisions) != {NO_DECISION}):
+        said = _written(rules, position, turns, actions, over=True)
+        episode = replace(episode, y=_label(environment.label, said))
         after = _judge(rules, episode, tuple(decisions), confidence)
     if not after.done and position.round + 1 >= rules.num_rounds:
         raise endless(rules.handler)
@@ -126,7 +125,7 @@ def advance_episode(
     return Episode(
         rollout_id=episode.rollout_id,
         y=episode.y,
-        position=position if after.done else replace(position, round=position.round + 1),
+        position=_written(rules, position, turns, actions, over=after.done),
         agents_done=after.agents_done,
         steps=(*episode.steps, step),
         done=after.done,
@@ -239,11 +238,13 @@ def _check_actions(
         )
 
 
-def _with_messages(
+def _written(
     rules: RoundRules,
     position: Position,
     turns: tuple[Turn, ...],
     actions: Mapping[str, AgentAction],
+    *,
+    over: bool,
 ) -> Position:
     """Add the messages of a round; messages out of turn are dropped."""
     sent_messages: dict[int, SentMessage] = {}
@@ -268,6 +269,7 @@ def _with_messages(
     return replace(
         position,
         prover_stance=stance,
+        round=position.round if over else position.round + 1,
         messages=(*position.messages, *(sent_messages[index] for index in sorted(sent_messages))),
         raw_messages=(*position.raw_messages, *raw),
     )
