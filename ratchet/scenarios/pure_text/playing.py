@@ -104,8 +104,8 @@ def advance_episode(
     confidence = _confidence(rules, turns, actions)
     after = _judge(rules, episode, tuple(decisions), confidence)
     if environment.label is not None and (after.done or set(decisions) != {NO_DECISION}):
-        said = _written(rules, position, turns, actions, over=True)
-        episode = replace(episode, y=_label(environment.label, said))
+        labelled_position = _written(rules, position, turns, actions, over=True)
+        episode = replace(episode, y=_label(environment.label, labelled_position))
         after = _judge(rules, episode, tuple(decisions), confidence)
     if not after.done and position.round + 1 >= rules.num_rounds:
         raise endless(rules.handler)
