@@ -163,6 +163,14 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
         is_verifier = self.on_device("_is_verifier", device)
         return verifier * is_verifier + provers * is_paid
 
+    def prover_is_paid(self, stance: Tensor, decision: Tensor, y: Tensor) -> Tensor:
+        """Return where a prover is rewarded if stances vary, bool[*B].
+
+        ``stance`` int[*B] is 0 or 1, ``decision`` int[*B] the verifier's. By default a prover is
+        rewarded for the decision that is its stance.
+        """
+        return decision == stance
+
     def check(self) -> None:
         """Check the protocol against itself; see :class:`ProtocolHandler`."""
         super().check()

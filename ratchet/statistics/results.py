@@ -18,6 +18,8 @@ Columns = Mapping[str, Sequence[Any]]
 REWARD_PREFIX = "reward."
 METRIC_PREFIX = "metric."
 """Prefix of columns with evaluator metrics."""
+PLAYED_LABEL = "played_label"
+"""Column of tables whose labels are made by play, and therefore do not identify datapoints."""
 _IDENTIFYING = ("y", "task_id")
 
 
@@ -81,8 +83,9 @@ def same_datapoints(first: Columns, second: Columns) -> bool:
 
 
 def tested(columns: Columns) -> set[tuple[Any, ...]]:
-    """Return a table's datapoints: ids with labels and tasks, where recorded."""
-    rest = [columns[name] for name in _IDENTIFYING if name in columns]
+    """Return a table's datapoints: ids with labels of data and tasks, where recorded."""
+    ignored = "y" if PLAYED_LABEL in columns else None
+    rest = [columns[name] for name in _IDENTIFYING if name in columns and name != ignored]
     return set(zip(_column(columns, "datapoint_id"), *rest, strict=True))
 
 

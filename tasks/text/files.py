@@ -19,7 +19,7 @@ from ratchet.rollouts.outcomes import (
 )
 from ratchet.rollouts.specs import add_later_arrays
 from ratchet.rollouts.transcripts import write_report_transcripts
-from ratchet.statistics.results import REWARD_PREFIX
+from ratchet.statistics.results import PLAYED_LABEL, REWARD_PREFIX
 from tasks.stages.files import TRANSCRIPTS_FILE
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def result_table(
     """Return the decision on each datapoint, one row per rollout.
 
     ``groups`` add their columns of the dataset, if it has them; a part of a dataset, such as the
-    validation split, keeps the ids of the whole.
+    validation split, keeps the ids of the whole. ``played_label`` marks labels made by play.
     """
     agents = protocol.agent_names
     verifier = verifier_index(agents, protocol.verifier_names[0])
@@ -123,6 +123,8 @@ def result_table(
     for index, agent in enumerate(agents):
         table[f"{REWARD_PREFIX}{agent}"] = rewards[:, index].tolist()
     if isinstance(dataset, NestedArrayDictDataset):
+        if "y" not in dataset.fields:
+            table[PLAYED_LABEL] = [True] * len(rollouts)
         row_by_id = {each: row for row, each in enumerate(dataset["datapoint_id"].tolist())}
         rows = [row_by_id[each] for each in table["datapoint_id"]]
         for column in (each.column for each in groups if each.column in dataset.fields):

@@ -108,6 +108,8 @@ def plugin(tmp_path: Path) -> Iterator[Callable[..., type]]:
         path.write_text(text)
         return load_class(f"{path}:Mine")
 
+    before = set(sys.modules)
     yield load
-    for name in [n for n in sys.modules if n.startswith("ratchet_plugin_")]:
-        del sys.modules[name]
+    for name in set(sys.modules) - before:
+        if name.startswith("ratchet_plugin_"):
+            del sys.modules[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +17,7 @@ from ratchet.scenarios.base import Scenario, ScenarioInstance
 from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+from ratchet.scenarios.pure_text.episode import Position
 
 if TYPE_CHECKING:
     from ratchet.parameters.agents import AgentParameters
@@ -52,6 +53,15 @@ TextScenarioInstance: TypeAlias = ScenarioInstance[
 
 class TextScenario(Scenario):
     """Base of scenarios whose agents are chat models."""
+
+    label: Callable[[Position], int] | None = None
+    """Label of what was said, 0 or 1; None if labels are the datasets' ``y``.
+
+    A scenario whose labels are made by play defines it as a method. It is called in a round with a
+    decision or at the end of the episode, with the position after the round's messages, which may
+    lack a solution. It must depend only on the position, and be fast, since all episodes wait for
+    it. Datasets should have no ``y``.
+    """
 
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
@@ -97,7 +107,9 @@ class TextScenario(Scenario):
         train: bool,
     ) -> PureTextEnvironment:
         """Create the environment of a dataset."""
-        return PureTextEnvironment(hyper_params, dataset, protocol_handler, train=train)
+        return PureTextEnvironment(
+            hyper_params, dataset, protocol_handler, train=train, label=self.label
+        )
 
     def build_agents(
         self,

@@ -1,7 +1,7 @@
 """Environments in which chat models exchange text about datapoints, and their specs.
 
-``reset`` and ``step`` accept any batch. ``ratchet.scenarios.pure_text.playing`` samples rollouts
-one at a time, faster and with the same result. Shape letters: B episodes, R rounds, A agents, C
+``reset`` and ``step`` accept any batch and play its episodes one at a time, as
+:mod:`ratchet.scenarios.pure_text.playing` does. Shape letters: B episodes, R rounds, A agents, C
 channels.
 """
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ratchet.errors import DataError
 from ratchet.parameters.text_trainers import count_rollouts
@@ -28,11 +27,15 @@ from ratchet.rollouts.specs import (
     IntArraySpec,
     StringArraySpec,
 )
-from ratchet.scenarios.pure_text.rules import RoundRules, crowded_channel, endless, rules_of
+from ratchet.scenarios.pure_text.agents.whole_agent import AgentOutput
+from ratchet.scenarios.pure_text.episode import Episode, Position
+from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
+from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
+from ratchet.scenarios.pure_text.views import position_of, write_position
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
@@ -42,7 +45,6 @@ DATA_KEYS = ("question", "solution", "y", "datapoint_id")
 Integers: TypeAlias = npt.NDArray[np.int64]
 Booleans: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float32]
-_JUDGED = ("round", "seed", "y", "done", "terminated", ("agents", "done"))
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,9 @@ class PureTextEnvironment:
     hyper_params
         Uses ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
     dataset
-        With ``question``, ``solution``, ``y`` and ``datapoint_id``.
+        With ``question``, ``solution``, ``datapoint_id`` and, without ``label``, ``y``.
+    label
+        See :attr:`ratchet.scenarios.pure_text.base.TextScenario.label`.
     """
 
     def __init__(
@@ -146,12 +150,14 @@ class PureTextEnvironment:
         protocol_handler: ProtocolHandler,
         *,
         train: bool,
+        label: Callable[[Position], int] | None = None,
     ) -> None:
-        missing = [key for key in DATA_KEYS if key not in dataset.fields]
+        required = [key for key in DATA_KEYS if key != "y" or label is None]
+        missing = [key for key in required if key not in dataset.fields]
         if missing:
             raise DataError(
                 f"{type(self).__name__}: the dataset has no {missing}, expected"
-                f" {list(DATA_KEYS)}; got {dataset.fields}."
+                f" {required}; got {dataset.fields}."
             )
         self.hyper_params = hyper_params
         agents = [hyper_params.agents[name] for name in protocol_handler.agent_names]
@@ -159,6 +165,7 @@ class PureTextEnvironment:
         self.dataset = dataset
         self.protocol_handler = protocol_handler
         self.train = train
+        self.label = label
         self.rules: RoundRules = rules_of(protocol_handler)
         self._begun = 0
 
@@ -190,15 +197,11 @@ class PureTextEnvironment:
         """[B] of one iteration."""
         return (self.num_rollouts_per_iteration,)
 
-    def prover_stances(self, seeds: Integers) -> Integers:
-        """Return the stances of a single prover, int64 [B] of 0 and 1.
-
-        1 unless ``protocol_common.randomize_prover_stance``; then sampled by each episode's seed.
-        """
-        return np.array([self.prover_stance(seed) for seed in seeds.tolist()], dtype=np.int64)
-
     def prover_stance(self, seed: int) -> int:
-        """Return the stance of a single prover in the episode of a seed."""
+        """Return the stance of a single prover, 0 or 1, in the episode of a seed.
+
+        1 unless ``protocol_common.randomize_prover_stance``.
+        """
         if not self.protocol_handler.common.randomize_prover_stance:
             return 1
         return derive_seed(seed, "prover_stance") & 1
@@ -251,10 +254,9 @@ class PureTextEnvironment:
             self._begun += len(datapoint_ids)
         if seeds is None:
             seeds = np.arange(start, start + len(datapoint_ids))
-        ids, seeds = np.asarray(datapoint_ids, np.int64), np.asarray(seeds, np.int64)
-        state = self.specs.blank_state(len(ids))
-        state.update({key: self.dataset[key][ids] for key in DATA_KEYS})
-        state["seed"], state["prover_stance"] = seeds, self.prover_stances(seeds)
+        state = self.specs.blank_state(len(datapoint_ids))
+        for row, (index, seed) in enumerate(zip(datapoint_ids, seeds, strict=True)):
+            self._write(begin_episode(self, int(index), int(seed)), state, row)
         return state
 
     def active_agents(self, state: NestedArrayDict) -> Booleans:
@@ -286,58 +288,36 @@ class PureTextEnvironment:
         reward
             float32 [B, A].
         """
-        active = self.active_agents(state)
-        judged_state = state.select(*_JUDGED)
-        in_turn: Booleans = np.any(active, axis=-1)
-        judged_state["agents", "decision"] = np.where(
-            in_turn, outputs["agents", "decision"], NO_DECISION
-        )
-        stance = torch.from_numpy(state["prover_stance"])
-        outcome = self.rules.judge(judged_state, stance, self._confidence(outputs, in_turn))
-        reward: Floats = outcome.reward.numpy()
-        if ("agents", "valid") in outputs:
-            invalid = in_turn & ~outputs["agents", "valid"]
-            penalty = self.protocol_handler.common.invalid_response_penalty
-            reward = np.where(invalid, reward.astype(np.float64) + penalty, reward)
-            reward = reward.astype(np.float32)
-        over = (outcome.shared_done | outcome.terminated).numpy()
         following = state.clone()
-        self._write_messages(following, active, outputs)
-        following["round"] = np.where(over, state["round"], state["round"] + 1)
-        if (following["round"] >= self.max_rounds).any():
-            raise endless(self.protocol_handler)
-        following["done"], following["terminated"] = over, outcome.terminated.numpy()
-        following["agents", "done"] = outcome.agent_done.numpy() | over[:, None]
+        reward = np.zeros((len(state), len(self.rules.agent_names)), np.float32)
+        for row in np.flatnonzero(~state["done"]).tolist():
+            episode = self._read(state, row)
+            after = advance_episode(self, episode, self._read_actions(outputs, row))
+            self._write(after, following, row)
+            reward[row] = after.steps[-1].rewards
         return following, reward
 
-    def _confidence(self, outputs: NestedArrayDict, in_turn: Booleans) -> torch.Tensor | None:
-        """Return the verifier's confidence, float64 [B], if its scale has degrees."""
-        if not self.rules.scale.has_degrees or ("agents", "confidence") not in outputs:
-            return None
-        verifier = self.rules.places[self.protocol_handler.verifier_names[0]]
-        confidence = outputs["agents", "confidence"][:, verifier]
-        return torch.from_numpy(np.where(in_turn[:, verifier], confidence, 1.0).astype(np.float64))
+    def _read(self, state: NestedArrayDict, row: int) -> Episode:
+        """Return an unfinished episode, without its steps."""
+        agents_done = tuple(state["agents", "done"][row].tolist())
+        return Episode(row, int(state["y"][row]), position_of(self.rules, state, row), agents_done)
 
-    def _write_messages(
-        self, state: NestedArrayDict, active: Booleans, outputs: NestedArrayDict
-    ) -> None:
-        """Write active agents' messages into the histories, in place."""
-        crowded = np.argwhere(active.sum(1) > 1)
-        if len(crowded):
-            row, channel = crowded[0]
-            round = int(state["round"][row])
-            raise crowded_channel(
-                self.protocol_handler, round, channel, active[row, :, channel].tolist()
+    def _write(self, episode: Episode, state: NestedArrayDict, row: int) -> None:
+        write_position(self.rules, episode.position, state, row)
+        state["y"][row], state["round"][row] = episode.y, episode.position.round
+        state["done"][row], state["terminated"][row] = episode.done, episode.terminated
+        state["agents", "done"][row] = episode.agents_done
+
+    def _read_actions(self, outputs: NestedArrayDict, row: int) -> dict[str, AgentOutput]:
+        agents = outputs[row].nested("agents")
+        actions = {}
+        for index, name in enumerate(self.rules.agent_names):
+            texts = zip(self.rules.channel_names, agents["message"][index], strict=True)
+            actions[name] = AgentOutput(
+                messages={channel: text for channel, text in texts if text is not None},
+                raw_message=agents["raw_message"][index],
+                decision=int(agents["decision"][index]),
+                confidence=float(agents["confidence"][index]) if "confidence" in agents else 1.0,
+                valid=bool(agents["valid"][index]) if "valid" in agents else True,
             )
-        message, raw = outputs["agents", "message"], outputs["agents", "raw_message"]
-        rows, agents, channels = np.nonzero(active & (message != None))  # noqa: E711
-        rounds = state["round"][rows]
-        state["message_history"][rows, rounds, channels] = message[rows, agents, channels]
-        state["message_agent_id"][rows, rounds, channels] = agents
-        if self.rules.stances_are_argued:
-            stances = state["prover_stance"]
-            for row, agent, text in zip(rows, agents, message[rows, agents, channels], strict=True):
-                name = self.rules.agent_names[agent]
-                stances[row] = self.rules.argued_stance(stances[row], name, text)
-        rows, agents = np.nonzero(active.any(-1))
-        state["raw_message_history"][rows, state["round"][rows], agents] = raw[rows, agents]
+        return actions

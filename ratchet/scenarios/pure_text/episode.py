@@ -106,9 +106,10 @@ class PlayedStep:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An episode so far, from ``PureTextEnvironment.begin`` and ``advance``.
+    """An episode so far, from ``begin_episode`` and ``advance_episode``.
 
-    ``done``: it is decided or truncated; ``terminated``: it was truncated.
+    ``y``: the label, final once the episode is done; ``done``: it is decided or truncated;
+    ``terminated``: it was truncated.
     """
 
     rollout_id: int

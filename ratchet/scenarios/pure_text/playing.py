@@ -1,19 +1,19 @@
-"""Steps of a single episode in plain values, like the environment's ``reset`` and ``step``.
+"""Steps of a single episode in plain values.
 
 A step takes microseconds, since the protocol is queried once per game and not at every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
-from ratchet.errors import RolloutError
+from ratchet.errors import CustomCodeError, RolloutError
+from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.specs import NO_DECISION
-from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import (
     AgentAction,
     Episode,
@@ -22,15 +22,35 @@ from ratchet.scenarios.pure_text.episode import (
     RawMessage,
     SentMessage,
 )
-from ratchet.scenarios.pure_text.rules import RoundRules, Turn, crowded_channel, endless
+from ratchet.scenarios.pure_text.rules import (
+    RoundRules,
+    Turn,
+    crowded_channel,
+    endless,
+    unsure_rewards,
+)
 
 _SILENT = Turn()
 
 
+class EpisodeSource(Protocol):
+    """Part of ``PureTextEnvironment`` that episodes need."""
+
+    dataset: NestedArrayDictDataset
+    rules: RoundRules
+    label: Callable[[Position], int] | None
+
+    def prover_stance(self, seed: int) -> int:
+        """Return the stance of a single prover in the episode of a seed."""
+
+
 def begin_episode(
-    environment: PureTextEnvironment, datapoint_id: int, seed: int, rollout_id: int = 0
+    environment: EpisodeSource, datapoint_id: int, seed: int, rollout_id: int = 0
 ) -> Episode:
-    """Start an episode on a datapoint, given by its index in the dataset."""
+    """Start an episode on a datapoint, given by its index in the dataset.
+
+    Its label is the datapoint's; 0 if the dataset has none.
+    """
     data = environment.dataset
     position = Position(
         datapoint_id=int(data["datapoint_id"][datapoint_id]),
@@ -40,7 +60,8 @@ def begin_episode(
         solution=data["solution"][datapoint_id],
     )
     nobody = (False,) * len(environment.rules.agent_names)
-    return Episode(rollout_id, int(data["y"][datapoint_id]), position, nobody)
+    y = int(data["y"][datapoint_id]) if "y" in data.fields else 0
+    return Episode(rollout_id, y, position, nobody)
 
 
 def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
@@ -56,13 +77,15 @@ def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
 
 
 def advance_episode(
-    environment: PureTextEnvironment,
+    environment: EpisodeSource,
     episode: Episode,
     actions: Mapping[str, AgentAction],
     *,
     node_id: int = -1,
 ) -> Episode:
     """Apply the agents' actions.
+
+    If labels are made by play, a step with a decision or the end of the episode sets ``y``.
 
     Parameters
     ----------
@@ -78,7 +101,12 @@ def advance_episode(
     _check_actions(rules, episode, turns, actions)
     named = list(zip(rules.agent_names, turns, strict=True))
     decisions = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
-    after = _judge(environment, episode, tuple(decisions), _confidence(rules, turns, actions))
+    confidence = _confidence(rules, turns, actions)
+    after = _judge(rules, episode, tuple(decisions), confidence)
+    if environment.label is not None and (after.done or set(decisions) != {NO_DECISION}):
+        labelled_position = _written(rules, position, turns, actions, over=True)
+        episode = replace(episode, y=_label(environment.label, labelled_position))
+        after = _judge(rules, episode, tuple(decisions), confidence)
     if not after.done and position.round + 1 >= rules.num_rounds:
         raise endless(rules.handler)
     step = PlayedStep(
@@ -141,18 +169,26 @@ def _penalized(
     )
 
 
+def _label(label: Callable[[Position], int], position: Position) -> int:
+    """Return the label of what was said."""
+    y = label(position)
+    if y not in (0, 1):
+        raise CustomCodeError(
+            f"datapoint {position.datapoint_id}, round {position.round}: label(position) of the"
+            f" scenario returned {y!r}, expected 0 or 1."
+        )
+    return int(y)
+
+
 def _judge(
-    environment: PureTextEnvironment,
-    episode: Episode,
-    decisions: tuple[int, ...],
-    confidence: float,
+    rules: RoundRules, episode: Episode, decisions: tuple[int, ...], confidence: float
 ) -> _After:
     position = episode.position
-    outcome = environment.rules.outcome(
+    outcome = rules.outcome(
         position.round, position.seed, episode.y, position.prover_stance, decisions, confidence
     )
     if outcome is None:
-        return _ask_handler(environment.rules, episode, decisions, confidence)
+        return _ask_handler(rules, episode, decisions, confidence)
     over = outcome.decided or outcome.terminated
     agents_done = (True,) * len(decisions) if over else episode.agents_done
     return _After(outcome.rewards, agents_done, over, outcome.terminated)
@@ -172,11 +208,16 @@ def _ask_handler(
         ("agents", "done"): torch.tensor([episode.agents_done]),
         ("agents", "decision"): torch.tensor([decisions]),
     }
-    sure = torch.tensor([confidence], dtype=torch.float64)
-    step = rules.judge(state, torch.tensor([position.prover_stance]), sure)
+    stance = torch.tensor([position.prover_stance])
+    step = rules.judge(state, stance)
+    rewards = tuple(step.reward[0].tolist())
+    if confidence != 1:
+        opposite = [d if d == NO_DECISION else 1 - d for d in decisions]
+        other = rules.judge({**state, ("agents", "decision"): torch.tensor([opposite])}, stance)
+        rewards = unsure_rewards(rewards, tuple(other.reward[0].tolist()), confidence)
     over = bool(step.shared_done | step.terminated)
     agents_done = tuple(done or over for done in step.agent_done[0].tolist())
-    return _After(tuple(step.reward[0].tolist()), agents_done, over, bool(step.terminated))
+    return _After(rewards, agents_done, over, bool(step.terminated))
 
 
 def _acting(rules: RoundRules, turns: tuple[Turn, ...]) -> list[str]:

@@ -19,7 +19,7 @@ from ratchet.rollouts.specs import rollout_spec
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import AgentAction, Episode, PlayedStep
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode, whose_turn
-from ratchet.scenarios.pure_text.views import AgentView, view_of
+from ratchet.scenarios.pure_text.views import AgentView, view_of, write_position
 
 if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
@@ -31,31 +31,17 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     Steps that were not played are padding without actions and rewards, in which ``done`` and
     ``terminated`` have their final values.
     """
-    rules, position = environment.rules, episode.position
+    rules = environment.rules
     size = (rules.num_rounds, len(rules.agent_names), len(rules.channel_names))
     has_tokens = environment.asks_for_tokens
     blank = _blank(*size, has_degrees=rules.scale.has_degrees, has_tokens=has_tokens)
     rollout = blank.clone()
-    for key, value in (
-        ("rollout_id", episode.rollout_id),
-        ("datapoint_id", position.datapoint_id),
-        ("seed", position.seed),
-        ("y", episode.y),
-        ("prover_stance", position.prover_stance),
-        ("question", position.question),
-        ("solution", position.solution),
-    ):
-        rollout[key][0] = value
+    rollout["rollout_id"][0], rollout["y"][0] = episode.rollout_id, episode.y
+    write_position(rules, episode.position, rollout, 0)
     num_played = len(episode.steps)
     rollout["padding"][0, :num_played] = False
     rollout["done"][0, num_played:] = episode.done
     rollout["terminated"][0, num_played:] = episode.terminated
-    for message in position.messages:
-        index = (0, message.round, rules.channel_names.index(message.channel))
-        rollout["message_history"][index] = message.text
-        rollout["message_agent_id"][index] = rules.places[message.speaker]
-    for raw in position.raw_messages:
-        rollout["raw_message_history"][0, raw.round, rules.places[raw.speaker]] = raw.text
     for step in episode.steps:
         _write_step(rollout, environment, step)
     return rollout

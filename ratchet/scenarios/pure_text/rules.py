@@ -27,7 +27,6 @@ from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.rollouts.specs import NO_DECISION
 
 _SEEDS_TRIED = 64
-_JUDGED_BESIDE = ("round", "seed", "y", "done", "terminated")
 _JUDGEMENT = (
     "apply_force_guess",
     "get_can_decide_mask_from_rounds_and_seed",
@@ -108,11 +107,14 @@ class Outcome(NamedTuple):
     terminated: bool
     rewards: tuple[float, ...]
 
-    def unsure(self, other: Outcome, confidence: float) -> Outcome:
-        """Return the outcome for a decision of some confidence: see decision scales."""
-        share = (1 + confidence) / 2
-        pairs = zip(self.rewards, other.rewards, strict=True)
-        return self._replace(rewards=tuple(share * r + (1 - share) * o for r, o in pairs))
+
+def unsure_rewards(
+    rewards: tuple[float, ...], opposite: tuple[float, ...], confidence: float
+) -> tuple[float, ...]:
+    """Return the rewards for a decision of some confidence, ``opposite`` those for the other."""
+    share = (1 + confidence) / 2
+    pairs = zip(rewards, opposite, strict=True)
+    return tuple(share * reward + (1 - share) * other for reward, other in pairs)
 
 
 class RoundRules:
@@ -180,7 +182,8 @@ class RoundRules:
         decision = decisions[self._verifier]
         if confidence == 1 or decision == NO_DECISION:
             return outcomes[decision]
-        return outcomes[decision].unsure(outcomes[1 - decision], confidence)
+        sure, opposite = outcomes[decision], outcomes[1 - decision]
+        return sure._replace(rewards=unsure_rewards(sure.rewards, opposite.rewards, confidence))
 
     def counted_decision(self, decision: int, y: int) -> int:
         """Return the effective decision of a verifier that may decide, for the true label y."""
@@ -211,27 +214,11 @@ class RoundRules:
             )
         return int(argued == self._sides[agent])
 
-    def judge(
-        self, env_td: KeyPathMapping, prover_stance: Tensor, confidence: Tensor | None = None
-    ) -> ProtocolStep:
+    def judge(self, env_td: KeyPathMapping, prover_stance: Tensor) -> ProtocolStep:
         """Judge a step [*B] by the protocol, and reward provers for their stances if these vary.
 
         ``prover_stance`` int[*B] is read only if stances vary.
-        ``confidence`` float64[*B] is the verifier's in its decision; sure if not given.
         """
-        step = self._judge(env_td, prover_stance)
-        if confidence is None or bool((confidence == 1).all()):
-            return step
-        decision = torch.as_tensor(env_td["agents", "decision"])
-        other_way = torch.where(decision == NO_DECISION, decision, 1 - decision)
-        keys = [*_JUDGED_BESIDE, ("agents", "done")]
-        opposite_state = {key: env_td[key] for key in keys} | {("agents", "decision"): other_way}
-        other = self._judge(opposite_state, prover_stance)
-        share = ((1 + confidence) / 2).unsqueeze(-1)
-        reward = (share * step.reward + (1 - share) * other.reward).to(step.reward.dtype)
-        return step._replace(reward=torch.where(share == 1, step.reward, reward))
-
-    def _judge(self, env_td: KeyPathMapping, prover_stance: Tensor) -> ProtocolStep:
         handler = self.handler
         step = handler.step_interaction_protocol(env_td)
         common = handler.common
@@ -240,12 +227,13 @@ class RoundRules:
         assert isinstance(handler, SingleVerifierProtocolHandler)  # checked when built
         decisions = torch.as_tensor(env_td["agents", "decision"])
         verifier = handler.agent_index(handler.verifier_name)
-        counted = handler.apply_force_guess(decisions[..., verifier], torch.as_tensor(env_td["y"]))
+        y = torch.as_tensor(env_td["y"])
+        counted = handler.apply_force_guess(decisions[..., verifier], y)
         decided = step.shared_done & ~torch.as_tensor(env_td["done"])
         reward = step.reward.clone()
         for prover, wants in self._sides.items():
             stance = torch.where(prover_stance == 1, wants, 1 - wants)
-            paid = decided & (counted == stance)
+            paid = decided & handler.prover_is_paid(stance, counted, y)
             reward[..., handler.agent_index(prover)] = paid * common.prover_reward
         return step._replace(reward=reward)
 

@@ -129,6 +129,29 @@ def position_of(
     )
 
 
+def write_position(
+    rules: RoundRules, position: Position, arrays: NestedArrayDict, index: int
+) -> None:
+    """Write a position, except its round, to an index of states or rollouts.
+
+    The inverse of :func:`position_of`; earlier messages remain.
+    """
+    for key, value in (
+        ("datapoint_id", position.datapoint_id),
+        ("seed", position.seed),
+        ("prover_stance", position.prover_stance),
+        ("question", position.question),
+        ("solution", position.solution),
+    ):
+        arrays[key][index] = value
+    for message in position.messages:
+        slot = (index, message.round, rules.channel_names.index(message.channel))
+        arrays["message_history"][slot] = message.text
+        arrays["message_agent_id"][slot] = rules.places[message.speaker]
+    for raw in position.raw_messages:
+        arrays["raw_message_history"][index, raw.round, rules.places[raw.speaker]] = raw.text
+
+
 def build_prompt(view: AgentView, spec: TextAgentSpec, system_prompt: str) -> list[ChatMessage]:
     """Build an agent's prompt.
 

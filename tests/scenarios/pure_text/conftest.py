@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,31 +11,15 @@ import numpy as np
 import pytest
 
 from ratchet import HyperParameters
-from ratchet.language_models.types import ChatMessage
 from ratchet.protocols.handler import ProtocolHandler
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.pure_text.agents.whole_agent import AgentOutput
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.pure_text.views import AgentView, build_prompt
+from ratchet.scenarios.pure_text.views import AgentView, agent_view, build_prompt
 
 NUM_DATAPOINTS = 4
-
-
-@dataclass(frozen=True)
-class Action:
-    messages: Mapping[str, str]
-    raw_message: str
-    prompt: tuple[ChatMessage, ...] = ()
-    decision: int = 2
-    retry_count: int = 0
-    token_limit: bool = False
-    valid: bool = True
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    thinking: str = ""
-    invalid_reason: str = ""
-    confidence: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,12 +46,12 @@ class ScriptedAgent:
         self.name, self.handler, self.eagerness = name, handler, eagerness
         self.views: list[AgentView] = []
 
-    async def act(self, view: AgentView, context: Context) -> Action:
+    async def act(self, view: AgentView, context: Context) -> AgentOutput:
         assert view.agent_name == self.name
         self.views.append(view)
         return self.action(view)
 
-    def action(self, view: AgentView) -> Action:
+    def action(self, view: AgentView) -> AgentOutput:
         # In every channel, those out of turn too: they must change nothing.
         texts = {
             channel: text
@@ -75,7 +59,7 @@ class ScriptedAgent:
             if (text := scripted_text(view.seed, self.name, view.round, channel)) is not None
         }
         prompt = build_prompt(view, self.handler.text_agent_spec(self.name), "system")
-        return Action(
+        return AgentOutput(
             texts,
             raw_message=f"raw {self.name} {view.round}",
             prompt=tuple(prompt),
@@ -121,6 +105,18 @@ class TextGame:
     environment: PureTextEnvironment
     agents: dict[str, ScriptedAgent]
 
+    def outputs(self, state: NestedArrayDict) -> NestedArrayDict:
+        """Return all agents' scripted actions in states [B]."""
+        outputs = self.environment.action_spec.blank(len(state))
+        for row in range(len(state)):
+            for a, (name, agent) in enumerate(self.agents.items()):
+                action = agent.action(agent_view(state, row, name, self.handler))
+                outputs["agents", "raw_message"][row, a] = action.raw_message
+                outputs["agents", "decision"][row, a] = action.decision
+                for c, channel in enumerate(self.handler.message_channel_names):
+                    outputs["agents", "message"][row, a, c] = action.messages.get(channel)
+        return outputs
+
 
 def text_game(
     protocol: str | type[ProtocolHandler], *, eagerness: float = 0.3, **changes: Any
@@ -157,8 +153,8 @@ def make_context() -> type[Context]:
 
 
 @pytest.fixture(scope="session")
-def make_action() -> type[Action]:
-    return Action
+def make_action() -> type[AgentOutput]:
+    return AgentOutput
 
 
 @pytest.fixture(scope="session")

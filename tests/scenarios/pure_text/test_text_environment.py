@@ -1,4 +1,4 @@
-"""Batches of text episodes: the general way, and the quick way for one that must equal it."""
+"""Steps of text episodes, alone and in batches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from ratchet.protocols.registry import build_protocol_handler, check_protocol_pa
 from ratchet.protocols.text_specs import TextAgentSpec
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.outcomes import rollout_statistics
+from ratchet.rollouts.specs import NO_DECISION
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
+from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode, whose_turn
 from ratchet.scenarios.pure_text.rollout import episode_to_rollout
-from ratchet.scenarios.pure_text.views import agent_view, position_of, view_of
+from ratchet.scenarios.pure_text.views import view_of
 
 
 class OrderBySeed(SingleVerifierProtocolHandler):
@@ -82,80 +83,58 @@ def side_of(text):
     return sum(map(ord, text)) % 2
 
 
-GAMES = [
-    (FirstProverChooses, {}),
-    (FirstProverChooses, {"debate_protocol__sequential": True}),
-    (FirstProverChooses, {"protocol_common__shared_reward": True}),
-    ("nip", {}),
-    ("nip", {"protocol_common__randomize_prover_stance": True}),
-    ("nip", {"protocol_common__force_guess": "y", "nip_protocol__min_message_rounds": 3}),
-    ("adp", {"protocol_common__verifier_no_guess_reward": 0.5}),
-    ("debate", {"protocol_common__shared_reward": True}),
-    ("debate", {"debate_protocol__sequential": True}),
-    ("merlin_arthur", {}),
-    ("mnip", {"protocol_common__verifier_first": False}),
-    ("solo_verifier", {}),
-    (OrderBySeed, {}),
-    (OrderBySeed, {"protocol_common__randomize_prover_stance": True}),
-    (MoodyJudge, {}),
-    (ProverMayResign, {}),
-    ("nip", {"protocol_common__verifier_decision_scale": "likert_scale_6"}),
-    ("debate", {"protocol_common__verifier_decision_scale": "out_of_100"}),
-    (ProverMayResign, {"protocol_common__verifier_decision_scale": "likert_scale_6"}),
-    ("nip", {"protocol_common__verifier_decision_scale": "likert_scale_5"}),
-    ("nip", {"protocol_common__invalid_response_penalty": -0.25}),
-]
-
-
-@pytest.mark.parametrize(("protocol", "changes"), GAMES)
-def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game):
-    game = make_text_game(protocol, eagerness=0.4, **changes)
-    environment, handler = game.environment, game.handler
-    seeds = np.arange(24)
+@pytest.mark.parametrize("protocol", ["nip", "mnip", "merlin_arthur", OrderBySeed, ProverMayResign])
+def test_actions_out_of_turn_and_after_the_end_change_nothing(protocol, make_text_game):
+    game = make_text_game(protocol, eagerness=0.4)
+    environment, seeds = game.environment, np.arange(24)
     state = environment.reset(seeds % 4, seeds)
-    episodes = [begin_episode(environment, s % 4, s, s) for s in seeds.tolist()]
-    for _ in range(environment.max_rounds + 1):
-        active = environment.active_agents(state)
-        outputs = environment.action_spec.blank(len(seeds))
-        outputs["agents", "confidence"] = np.ones((len(seeds), handler.num_agents))
-        outputs["agents", "valid"] = np.ones((len(seeds), handler.num_agents), dtype=bool)
-        paid = []
-        for row, episode in enumerate(episodes):
-            actions = {}
-            for a, name in enumerate(handler.agent_names):
-                view = view_of(environment.rules, episode.position, name)
-                assert agent_view(state, row, name, handler) == view
-                is_read = (view.seed + view.round) % 5 != 0
-                action = actions[name] = replace(game.agents[name].action(view), valid=is_read)
-                outputs["agents", "raw_message"][row, a] = action.raw_message
-                outputs["agents", "decision"][row, a] = action.decision
-                outputs["agents", "confidence"][row, a] = action.confidence
-                outputs["agents", "valid"][row, a] = action.valid
-                for c, channel in enumerate(handler.message_channel_names):
-                    outputs["agents", "message"][row, a, c] = action.messages.get(channel)
-            if episode.done:
-                assert not active[row].any()
-                paid.append((0.0,) * handler.num_agents)
-                continue
-            after = episodes[row] = advance_episode(environment, episode, actions)
-            step = after.steps[-1]
-            assert [tuple(np.flatnonzero(acts)) for acts in active[row]] == list(step.channels)
-            paid.append(step.rewards)
-        before = state.clone()
-        state, reward = environment.step(state, outputs)
-        assert reward.tolist() == np.array(paid, dtype=np.float32).tolist()
-        assert before != state or all(before["done"])
-        for row, episode in enumerate(episodes):
-            assert position_of(environment.rules, state, row) == episode.position
-            assert bool(state["done"][row]) == episode.done
-            assert bool(state["terminated"][row]) == episode.terminated
-            assert tuple(state["agents", "done"][row].tolist()) == episode.agents_done
+    for _ in range(environment.max_rounds):
+        active, outputs = environment.active_agents(state), game.outputs(state)
+        in_turn = outputs.clone()
+        in_turn["agents", "message"][~active] = None
+        in_turn["agents", "raw_message"][~active.any(-1)] = None
+        in_turn["agents", "decision"][~active.any(-1)] = NO_DECISION
+        following, reward = environment.step(state, outputs)
+        same, same_reward = environment.step(state, in_turn)
+        assert same == following
+        assert np.array_equal(same_reward, reward)
+        over = state["done"]
+        assert not active[over].any()
+        assert following[over] == state[over]
+        assert not reward[over].any()
+        state = following
     assert state["done"].all()
+    assert state["agents", "done"].all()
 
 
-def one_decision(make_text_game, decision, confidence, *, valid=True, **changes):
+def test_a_judge_may_read_the_seed_of_episodes_played_alike(make_text_game, make_action):
+    game = make_text_game(MoodyJudge)
+    for seed in (0, 3):  # the same order of play
+        episode = begin_episode(game.environment, 0, seed)
+        for speaker, decision in (
+            ("verifier", NO_DECISION),
+            ("prover", NO_DECISION),
+            ("verifier", 1),
+        ):
+            action = make_action({}, "raw", decision=decision)
+            episode = advance_episode(game.environment, episode, {speaker: action})
+        assert episode.done == (seed == 0)
+
+
+def test_an_agent_may_be_done_before_the_episode(make_text_game, make_action):
+    game = make_text_game(ProverMayResign)
+    says, resigns = make_action({"main": "x"}, "x"), make_action({"main": "x"}, "x", decision=0)
+    episode = begin_episode(game.environment, 0, 0)
+    for action in (says, resigns, says):
+        episode = advance_episode(game.environment, episode, dict.fromkeys(game.agents, action))
+    assert (episode.agents_done, episode.done) == ((True, False), False)
+    assert episode.steps[1].rewards == (-1.0, 0.0)
+    assert [turn.channels for turn in whose_turn(game.environment.rules, episode)] == [(), ()]
+
+
+def one_decision(make_text_game, decision, confidence, *, protocol="nip", valid=True, **changes):
     """Return the rewards of prover and verifier for a first decision, if 0 is correct."""
-    game = make_text_game("nip", **{f"protocol_common__{k}": v for k, v in changes.items()})
+    game = make_text_game(protocol, **{f"protocol_common__{k}": v for k, v in changes.items()})
     environment = game.environment
     episode = begin_episode(environment, 0, 0)
     made = game.agents["verifier"].action(view_of(environment.rules, episode.position, "verifier"))
@@ -163,8 +142,10 @@ def one_decision(make_text_game, decision, confidence, *, valid=True, **changes)
     return advance_episode(environment, episode, {"verifier": action}).steps[-1].rewards
 
 
-def test_an_unsure_decision_is_paid_as_chance_would_be(make_text_game):
-    pay = {"verifier_decision_scale": "likert_scale_4", "prover_reward": 2.0}
+@pytest.mark.parametrize("protocol", ["nip", ProverMayResign])
+def test_an_unsure_decision_is_paid_as_chance_would_be(protocol, make_text_game):
+    scale = {"verifier_decision_scale": "likert_scale_4"}
+    pay = {"protocol": protocol, "prover_reward": 2.0, **scale}
     assert one_decision(make_text_game, 0, 1.0, **pay) == (0.0, 1.0)
     assert one_decision(make_text_game, 0, 0.5, **pay) == (0.5, 0.5)
     assert one_decision(make_text_game, 1, 0.5, **pay) == (1.5, -0.5)
@@ -305,7 +286,7 @@ def test_two_speakers_in_one_channel_are_refused(make_text_game, make_action):
     game = make_text_game(CrowdedForSomeSeeds)
     state = game.environment.reset([0], [2000])
     with pytest.raises(ProtocolSpecificationError, match="at most one"):
-        game.environment.step(state, game.environment.action_spec.zeros(1))
+        game.environment.step(state, game.outputs(state))
     both = dict.fromkeys(game.agents, make_action({"main": "x"}, "x"))
     with pytest.raises(ProtocolSpecificationError, match="at most one"):
         advance_episode(game.environment, begin_episode(game.environment, 0, 2000), both)

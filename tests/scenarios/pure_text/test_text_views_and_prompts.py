@@ -180,21 +180,7 @@ def test_the_view_of_a_state_in_a_batch_is_that_of_the_episode(make_text_game):
                 for name in game.handler.agent_names:
                     expected = view_of(game.environment.rules, position, name)
                     assert agent_view(state, row, name, game.handler) == expected
-            state = step_batch(game, state)
-
-
-def step_batch(game, state):
-    """Play one step of a batch of states by the general way."""
-    size, handler = len(state), game.handler
-    outputs = game.environment.action_spec.blank(size)
-    for row in range(size):
-        for a, name in enumerate(handler.agent_names):
-            action = game.agents[name].action(agent_view(state, row, name, handler))
-            outputs["agents", "raw_message"][row, a] = action.raw_message
-            outputs["agents", "decision"][row, a] = action.decision
-            for c, channel in enumerate(handler.message_channel_names):
-                outputs["agents", "message"][row, a, c] = action.messages.get(channel)
-    return game.environment.step(state, outputs)[0]
+            state, _ = game.environment.step(state, game.outputs(state))
 
 
 def test_a_prompt_has_the_promised_order(make_text_game, make_action):

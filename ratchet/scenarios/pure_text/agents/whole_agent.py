@@ -111,13 +111,13 @@ class AgentOutput:
 
     messages: Mapping[str, str]
     raw_message: str
-    prompt: tuple[ChatMessage, ...]
-    decision: int
-    retry_count: int
-    token_limit: bool
-    valid: bool
-    prompt_tokens: int
-    completion_tokens: int
+    prompt: tuple[ChatMessage, ...] = ()
+    decision: int = NO_DECISION
+    retry_count: int = 0
+    token_limit: bool = False
+    valid: bool = True
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     thinking: str = ""
     invalid_reason: str = ""
     confidence: float = 1.0
