@@ -1,17 +1,19 @@
-"""Tokens per second of vLLM and of the built-in engine for the same requests, on the CPU.
+"""Tokens per CPU-second of the engine ``vllm`` and the built-in one for the same requests.
 
-Both generate to the end of the completion, in turns. Run ``make setup-vllm``, then ``python
-benchmarks/vllm_engine.py [REQUESTS [TOKENS]]``.
+Both use one thread of the CPU, in turns. The models are randomly initialised, and end completions
+by chance. After ``make setup-vllm``, run ``OMP_NUM_THREADS=1 python benchmarks/vllm_engine.py
+[REQUESTS TOKENS]``.
 """
 
 from __future__ import annotations
 
 import statistics
+import string
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -23,52 +25,51 @@ from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 
 ROUNDS = 3
-ENGINES = ("in_process", "vllm")
-SHAPES = {
-    "0.3 M": SmallModelShape(d_model=64, layers=4, heads=2),
-    "25 M": SmallModelShape(d_model=512, layers=12, heads=8),
-    "81 M": SmallModelShape(d_model=1024, layers=12, heads=16),
-}
+ENGINES: dict[str, dict[str, Any]] = {"in_process": {}, "vllm": {"enforce_eager": True}}
+SHAPES = (
+    SmallModelShape(d_model=64, layers=4, heads=2),
+    SmallModelShape(d_model=512, layers=12, heads=8),
+    SmallModelShape(d_model=1024, layers=6, heads=16),
+)
 
 
 def main() -> None:
     """Print a row for each model."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 64
-    tokens = int(sys.argv[2]) if len(sys.argv) > 2 else 64
+    count, tokens = map(int, sys.argv[1:] or (64, 64))
     torch.set_num_threads(1)
-    columns = [f"{engine}, {unit}" for engine in ENGINES for unit in ("tokens/s", "per CPU-second")]
-    table = Table("weights", *columns, "vllm / in_process", "per CPU-second", title=f"{count} × {tokens}")
-    for name, shape in SHAPES.items():
+    requests = [SampleRequest((5, 6 + seed % 20), tokens, seed) for seed in range(count)]
+    table = Table(title=f"{count} completions of at most {tokens} tokens, tokens per CPU-second")
+    for column in ("weights", *ENGINES, "ratio"):
+        table.add_column(column, justify="right")
+    for shape in SHAPES:
         with tempfile.TemporaryDirectory() as folder:
-            rates = _measure(Path(folder) / "model", shape, _requests(count, tokens))
-        ratios = [b / a for a, b in zip(*rates, strict=True)]
-        cells = [f"{rate:,.0f}" for engine in rates for rate in engine]
-        table.add_row(name, *cells, *(f"{ratio:.2f} ×" for ratio in ratios))
-    Console(width=140).print(table)
+            table.add_row(*_row(Path(folder) / "model", shape, requests))
+    Console().print(table)
 
 
-def _requests(count: int, tokens: int) -> list[SampleRequest]:
-    return [SampleRequest((5, 6 + seed % 20), tokens, seed) for seed in range(count)]
-
-
-def _measure(
-    folder: Path, shape: SmallModelShape, requests: Sequence[SampleRequest]
-) -> list[tuple[float, float]]:
-    """Return each engine's median tokens per second of wall time and of CPU time."""
-    make_small_model(folder, alphabet="abcdefghijklmnopqrstuvwxyz", shape=shape)
+def _row(folder: Path, shape: SmallModelShape, requests: Sequence[SampleRequest]) -> list[str]:
+    """Return the cells of a model."""
+    make_small_model(folder, alphabet=string.ascii_lowercase, shape=shape)
     model = load_language_model(folder, base_dir=folder)
-    engines = [make_engine(name, model) for name in ENGINES]
+    engines = [make_engine(name, model, options) for name, options in ENGINES.items()]
     for engine in engines:
-        engine.generate(requests)  # starts, compiles
+        engine.generate(requests)  # starts vLLM, warms caches
     rounds = [[_rate(engine, requests) for engine in engines] for _ in range(ROUNDS)]
-    engines[1].close()
-    return [tuple(map(statistics.median, zip(*rates))) for rates in zip(*rounds)]
+    engines[1].close()  # type: ignore[attr-defined]
+    rates = [statistics.median(each) for each in zip(*rounds, strict=True)]
+    millions = sum(weight.numel() for weight in model.all_parameters()) / 1e6
+    return [
+        f"{millions:.1f} M",
+        *(f"{rate:,.0f}" for rate in rates),
+        f"{rates[1] / rates[0]:.2f} ×",
+    ]
 
 
-def _rate(engine: RolloutEngine, requests: Sequence[SampleRequest]) -> tuple[float, float]:
-    wall, cpu = time.perf_counter(), _cpu_seconds()
+def _rate(engine: RolloutEngine, requests: Sequence[SampleRequest]) -> float:
+    """Return the tokens per second of CPU time."""
+    start = _cpu_seconds()
     tokens = sum(len(completion.tokens) for completion in engine.generate(requests))
-    return tokens / (time.perf_counter() - wall), tokens / (_cpu_seconds() - cpu)
+    return tokens / (_cpu_seconds() - start)
 
 
 def _cpu_seconds() -> float:
