@@ -84,8 +84,8 @@ format: setup  ## apply ruff's fixes and formatting; update the files that pages
 	$(BIN)/ruff format .
 	$(BIN)/python tools/shown_files.py
 
-bench: setup  ## run the benchmarks (bootstrap.py requires rliable: run it separately)
-	@for file in $(filter-out %_players.py benchmarks/bootstrap.py,$(wildcard benchmarks/*.py)); do \
+bench: setup  ## run the benchmarks (separately: bootstrap.py, requires rliable; vllm_engine.py)
+	@for file in $(filter-out %_players.py %/bootstrap.py %/vllm_engine.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python "$$file" || exit 1; done
 
 up: $(CORE)  ## run Prefect server, MLflow server and a worker until Ctrl-C

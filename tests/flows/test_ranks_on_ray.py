@@ -14,6 +14,7 @@ from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
+from tests.flows import test_vllm_flow
 from tests.flows.test_language_flow import RANKS, trained
 from trainers.language.grpo import GrpoTrainer
 
@@ -25,6 +26,11 @@ LONGER = {
     "agents": {
         "_default": {**RANKS["agents"]["_default"], "warm_up": {"num_steps": 60, "batch_size": 8}}
     },
+}
+SAMPLED_BY_VLLM = {
+    **test_vllm_flow.CHOSEN,
+    "rl": LONGER["rl"],
+    "language": {**RANKS["language"], **test_vllm_flow.CHOSEN["language"]},
 }
 SHAPE = SmallModelShape(d_model=16, layers=1, heads=2, context_length=32)
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
@@ -44,10 +50,15 @@ def cluster(monkeypatch):
     cluster.shutdown()
 
 
-def test_ranks_of_two_nodes_give_the_same_bits_if_one_node_is_lost(lab, tmp_path, cluster):
+@pytest.mark.parametrize(
+    "chosen",
+    [LONGER, pytest.param(SAMPLED_BY_VLLM, marks=test_vllm_flow.pytestmark)],
+    ids=["ranks sample", "vLLM samples"],
+)
+def test_ranks_of_two_nodes_give_the_same_bits_if_one_node_is_lost(lab, tmp_path, cluster, chosen):
     cut = {"iterations_per_task": 1, "retries": 1, "retry_delay_seconds": 0}
     settings = lab.settings(**cut, runner="ray", cluster_address=cluster.address)
-    process, path = lab.start(LONGER, settings)
+    process, path = lab.start(chosen, settings)
     stages = lab.folder / "home" / "store" / "stages"
     while not stages.exists() or len(list(stages.glob("*/state"))) < 4:
         assert process.poll() is None
@@ -60,7 +71,7 @@ def test_ranks_of_two_nodes_give_the_same_bits_if_one_node_is_lost(lab, tmp_path
     failure = r"failed at attempt 1, retrying: RankError: rank \d of .*world_size 2: "
     assert len(re.findall(failure, output)) == 1
     result = lab.read(path)
-    other = lab.run(LONGER, lab.settings(**cut, home=str(tmp_path / "other")))
+    other = lab.run(chosen, lab.settings(**cut, home=str(tmp_path / "other")))
     assert any(dict(values)["actor/grad_norm"] > 0 for *_, values in trained(lab, other)[4:])
     assert trained(lab, result) == trained(lab, other)
     assert result["states"] == other["states"]

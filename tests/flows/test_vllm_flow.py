@@ -27,11 +27,8 @@ CHOSEN = {
     "language": {**SMALL["language"], "engine": {"name": "vllm", "enforce_eager": True}},
 }
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not PYTHON.is_file(), reason="needs `make setup-vllm`"),
-]
+NEEDS_VLLM = pytest.mark.skipif(not PYTHON.is_file(), reason="needs `make setup-vllm`")
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), NEEDS_VLLM]
 
 
 def kill_first_worker(killed):

@@ -15,6 +15,7 @@ from tuning_cases import CASES
 from tuning_services import AzureService
 
 from ratchet.errors import FineTuneError, FineTuneRefusedError, ParameterError
+from ratchet.language_models.connection import StatusError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
@@ -429,6 +430,8 @@ def test_vllm_loads_any_folder_and_is_told_where_adapters_lie(quick, request):
     mounted = build_tuning_backend(CASES["vllm"].endpoint(service), elsewhere)
     asyncio.run(mounted.deploy(DeploymentIntent("ft:tiny:a:2"), 0))
     assert service.deployments[-1]["root"] == "/mnt/of-ft:tiny:a:2"
+    with pytest.raises(StatusError, match=r"rank 12 .*a larger --max-lora-rank"):
+        asyncio.run(backend.load("deep", "/adapters/long chain"))
 
 
 @pytest.mark.parametrize("name", ["azure", "fireworks"])

@@ -316,6 +316,9 @@ class VllmService(TuningService):
                     return Answer(400, error_body(reason, "InvalidUserInput"))
                 if "missing" in body["lora_path"]:
                     return Answer(404, error_body("No adapter found", "NotFoundError"))
+                if "long chain" in body["lora_path"]:
+                    reason = "LoRA rank 12 is greater than max_lora_rank 8."
+                    return Answer(500, error_body(reason, "InternalServerError"))
                 item = {"id": body["lora_name"], "root": body["lora_path"], "parent": "tiny"}
                 answer = make(self, "deployment", self.deployments, item)
                 if answer.body is item:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.connection import Connection
+from ratchet.language_models.connection import Connection, StatusError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
 from ratchet.language_models.fine_tuning_backends.base import (
@@ -109,9 +109,16 @@ class VllmBackend(FineTuningBackend):
 
     async def load(self, name: str, path: str) -> Deployment:
         """Load the adapter of a folder, trained anywhere; ``path`` is as vLLM sees it."""
-        await self._connection.send(
-            "POST", "load_lora_adapter", {"lora_name": name, "lora_path": path}
-        )
+        body = {"lora_name": name, "lora_path": path}
+        try:
+            await self._connection.send("POST", "load_lora_adapter", body)
+        except TransientError as error:  # vLLM answers 500
+            if "max_lora_rank" not in str(error):
+                raise
+            raise StatusError(
+                f"{error} The ranks of successive jobs add up: restart vLLM with a larger"
+                " --max-lora-rank."
+            ) from None
         return _loaded(name)
 
     async def undeploy(self, deployment: Deployment) -> None:
