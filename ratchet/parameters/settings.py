@@ -101,8 +101,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
       ``all``, or only those at ``checkpoints``, the multiples of ``checkpoint_period``, and the
       last two. Tensors of the others are deleted once a newer state is stored, unless another run
       or arm uses them; ``ratchet restore`` computes one again.
-    - ``rank_seconds``: how long a process of ``language.train_service.world_size`` waits for the
-      others before the step fails.
+    - ``rank_seconds``: time that a process of ``language.train_service.world_size`` waits for the
+    others before the step fails.
     - ``requests_per_minute``: maximum rate of requests to a chat-model service.
     - ``tokens_per_minute``: maximum rate of tokens in requests to a chat-model service.
     - ``request_seconds``: time limit of a request to a chat-model service.
