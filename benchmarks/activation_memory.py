@@ -1,7 +1,7 @@
 """Bytes that the backward pass of a language model keeps, with and without recomputation.
 
-Of the shapes of Qwen2 0.5 B and 1.5 B in bfloat16, with random weights, on the CPU: counts the
-tensors that autograd saves in the forward pass, without the weights, beside the formula that sizes
+For the shapes of Qwen2 0.5 B and 1.5 B in bfloat16, with random weights, on the CPU: compares the
+tensors that autograd saves in the forward pass, without the weights, with the formula that sizes
 micro-batches. Run with ``python benchmarks/activation_memory.py``; takes 10 GB and four minutes.
 """
 

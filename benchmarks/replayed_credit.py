@@ -6,7 +6,7 @@ enumerated: variances (traces of covariances) and expectations are exact. A redr
 own tokens and those of every later turn that depends on it.
 
 "group" compares complete episodes, leave-one-out, as `pure_text_grpo` with
-`baseline: leave_one_out`: as many as the redraws cost, or a group without limit. Below 1,
+`baseline: leave_one_out`: a group at the redraws' cost, or without a limit. Below 1,
 replayed credit has the smaller variance for the same tokens.
 
 Run it:  python benchmarks/replayed_credit.py     # 20 CPU-seconds
@@ -100,7 +100,7 @@ class Sampled:
         return score.ravel()
 
     def continuations(self, prefix: Messages, stop: int) -> Iterator[tuple[Messages, float]]:
-        """Iterate over what may be said until a turn, with its probability."""
+        """Iterate over the possible messages until a turn, with their probability."""
         if len(prefix) == stop:
             yield prefix, 1.0
             return
@@ -159,7 +159,7 @@ def replayed_variance(
     total, square = np.zeros(sampled.policies[turn].size), 0.0
     later = [sampled.numbers(each) for each in range(turn + 1, last)]
     for prefix, reached in sampled.continuations((), turn):
-        # Each outcome of what the draws share: the later turns' numbers, or the prefix only.
+        # Each outcome of the shared draws: the later turns' numbers, or the prefix only.
         for shared in itertools.product(*later) if common else [()]:
             weight = reached * float(np.prod([width for _, width in shared]))
             if common:

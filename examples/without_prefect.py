@@ -3,7 +3,7 @@
 Run it:  python examples/without_prefect.py     (accepts overrides, e.g. settings.home=FOLDER)
 
 Stages, keys and the run's folder are those of ``ratchet run``: a killed script continues where it
-stopped, and either finds the other's stages. Stages run one after another in this process; there is
+stopped, and either finds the other's stages. Stages run sequentially in this process; there is
 no Prefect UI.
 """
 

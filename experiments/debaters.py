@@ -47,7 +47,7 @@ class _SeparateArguments(DebateProtocolHandler):
 
 
 class OpenDebate(_SeparateArguments):
-    """One debater chooses its side, and the other is told to argue for the opposite one.
+    """One debater chooses its side, and the other must argue for the opposite one.
 
     Play it sequentially, with ``prover0`` first.
     """

@@ -60,7 +60,7 @@ def bezout(x: int, y: int) -> tuple[list[tuple[int, int, int, int, int]], tuple[
 
 
 def accepts_divisor(x: int, y: int, g: int, u: int, v: int) -> bool:
-    """Verify a divisor: no other number than gcd(x, y) is accepted, whatever the proof.
+    """Verify a divisor: only gcd(x, y) is accepted, with any proof.
 
     A common divisor divides the greatest one, which divides u·x + v·y.
     """
@@ -200,9 +200,9 @@ def second_reply(values: Sequence[int], challenge: int) -> tuple[int, int]:
 
 
 class SumCheckVerifier(LanguageEnvironment):
-    """The verifier of the sum-check protocol: two replies with a random challenge in between.
+    """The verifier of the sum-check protocol: two replies around a random challenge.
 
-    It accepts a wrong sum with a probability of at most 2 / ``MODULUS``, whatever the prover.
+    It accepts a wrong sum with a probability of at most 2 / ``MODULUS``, for any prover.
     """
 
     scores_itself = True

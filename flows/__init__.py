@@ -1,4 +1,4 @@
-"""Which steps an experiment takes, in which order; and the command line.
+"""The steps of an experiment and their order, and the command line.
 
 Names are imported on first use, so that ``import flows`` costs nothing.
 """

@@ -47,7 +47,7 @@ class _Reads:
         if not path.startswith(self.folder) or path in self.stamps or path in self._written:
             return None
         if flags & (os.O_TRUNC | os.O_EXCL):
-            self._written.add(path)  # what is read afterwards was written here
+            self._written.add(path)  # later reads are of content written here
         if flags & os.O_ACCMODE == os.O_WRONLY or path in self._written:
             return None
         status = os.stat(path)
@@ -97,7 +97,7 @@ def continue_noting() -> None:
 def _start(reads: _Reads) -> None:
     global _active, _owner, _log
     with _changes:
-        if reads.folder and os.getpid() != _owner:  # a child process that notes for itself
+        if reads.folder and os.getpid() != _owner:  # a child process with separate notes
             _owner, _log, _active = os.getpid(), "", ()
         if reads.folder and not _folders():
             _empty_log()
@@ -131,7 +131,7 @@ def _export() -> None:
 
 
 def _empty_log() -> None:
-    """Create the log, or remove what child processes have noted; they notice and start again."""
+    """Create the log, or remove the notes of child processes; they notice and start again."""
     global _log
     if not _log:
         _log = tempfile.mkdtemp(prefix="ratchet-opened-")

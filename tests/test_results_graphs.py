@@ -1,4 +1,4 @@
-"""What no formula says in the pages on graph isomorphism agrees with their data."""
+"""Statements without formulas in the pages on graph isomorphism agree with their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages on models that prove their answers: what their formulas cannot say."""
+"""Pages on models that prove their answers: statements without formulas."""
 
 import math
 import re

@@ -204,7 +204,7 @@ class Trainer(NamedTrainer, ABC):
     def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
         """Read the checkpoint of this run as plain values and tensors.
 
-        Raises CheckPointNotFoundError if there is none.
+        Raises CheckPointNotFoundError if none exists.
         """
         return self.checkpoint_files.read()
 

@@ -107,7 +107,7 @@ class CheckpointFiles:
     def read(self) -> dict[str, Any]:
         """Read the state of the checkpoint as plain values and tensors.
 
-        Raises CheckPointNotFoundError if there is none.
+        Raises CheckPointNotFoundError if none exists.
         """
         base = self.trainer.checkpoint_base_dir
         if not base.exists() and _old(base).exists():  # killed between two renames

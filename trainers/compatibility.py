@@ -237,7 +237,7 @@ def _check_imitation(
     if imitation.run is None:
         from trainers.tensordict.imitation.demonstrations import build_demonstrators
 
-        build_demonstrators(hyper_params, handler, folder)  # raises if there are none
+        build_demonstrators(hyper_params, handler, folder)  # raises if none exist
 
 
 def _check_phases(

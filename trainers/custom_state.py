@@ -67,7 +67,7 @@ def take_attributes(
         except StateError:
             if strict:
                 raise
-            graph.paths = paths  # nothing may refer to what is left out
+            graph.paths = paths  # no reference to the omitted attribute
             continue
         if stored is not None:
             result[name] = stored
@@ -92,7 +92,7 @@ def put_attributes(owner: NamedTrainer, stored: Mapping[str, Any]) -> None:
 
 
 def save_attributes(stored: Attributes, directory: Path) -> None:
-    """Write attributes next to a state; no files if there are none."""
+    """Write attributes, if any, next to a state."""
     if stored:
         from trainers.state_tree import save_tree  # torch takes seconds
 
@@ -100,7 +100,7 @@ def save_attributes(stored: Attributes, directory: Path) -> None:
 
 
 def load_attributes(directory: Path) -> Attributes:
-    """Read the files of :func:`save_attributes`; empty if there are none."""
+    """Read the files of :func:`save_attributes`; empty if none exist."""
     if not (directory / f"{ATTRIBUTES_NAME}.json").is_file():
         return {}
     from trainers.state_tree import load_tree  # torch takes seconds

@@ -28,7 +28,7 @@ class DeclaredStage(Protocol):
 
     @property
     def kind(self) -> StageKind:
-        """What runs and reports know of it."""
+        """Its declaration for runs and reports."""
 
     @property
     def work(self) -> Callable[..., object]:
@@ -37,7 +37,7 @@ class DeclaredStage(Protocol):
 
 @dataclass(frozen=True)
 class TrainerTraits:
-    """What a trainer class supports, declared in its attribute ``traits``.
+    """Features that a trainer class supports, declared in its attribute ``traits``.
 
     A subclass changes some of them: ``traits = replace(TensorDictRlTrainer.traits, …)``.
 
@@ -65,7 +65,7 @@ class TrainerTraits:
     supports_phases
         Whether an experiment may have ``phases``, if the trainer runs in stages.
     further_stages
-        Stages of its own between training and tests, in order: functions with the decorator
+        Custom stages between training and tests, in order: functions with the decorator
         :func:`tasks.stages.decorator.stage_of`.
     instead_of_callbacks
         None if its training calls callbacks; otherwise the message for experiments with some.

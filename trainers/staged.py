@@ -231,7 +231,7 @@ class StagedTrainer(Trainer):
     # -- training --------------------------------------------------------------------------
 
     def train(self) -> None:
-        """Train and test the agents, from the current state if there is one.
+        """Train and test the agents, from the current state if any.
 
         Raises ParameterError if there are phases, each of which needs a separate trainer.
         """
@@ -247,7 +247,7 @@ class StagedTrainer(Trainer):
             self.save_checkpoint()
 
     def _train_and_test(self) -> None:
-        """Run both loops, each in its context; from the initial state if there is none."""
+        """Run both loops, each in its context; without a state, from the initial one."""
         if self._stage is None:
             self.initial_state()
         with ExitStack() as stack:

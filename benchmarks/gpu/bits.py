@@ -1,6 +1,6 @@
 """Bits of the same run, repeated, and killed after its first training stage and continued.
 
-Each run is ``bits.py run HOME`` in a process of its own.
+Each run is ``bits.py run HOME`` in a separate process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ITERATIONS = 3
 
 
 def run(sizes: Bench, home: Path) -> None:
-    """Train with a store in a home of its own."""
+    """Train with a store in a separate home."""
     settings = sizes.settings(
         home=str(home), runs=str(home / "runs"), iterations_per_task=1, tracking=False
     )
@@ -40,7 +40,7 @@ def main(sizes: Bench, flags: list[str]) -> None:
     processes = {name: start(name) for name in ("once", "again", "killed")}
     killed = processes["killed"]
     while killed.poll() is None and "train 1" not in stages(sizes.folder / "killed"):
-        time.sleep(0.05)  # the process reports to nobody
+        time.sleep(0.05)  # the process sends no events
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     processes["killed"] = start("killed")

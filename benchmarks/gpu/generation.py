@@ -1,4 +1,4 @@
-"""Generation with a model of 0.5 B: our engine beside transformers' ``generate``.
+"""Generation with a model of 0.5 B: Ratchet's engine against transformers' ``generate``.
 
 The floor is the time in which the device could read weights, keys and values once per token.
 """

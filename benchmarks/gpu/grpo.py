@@ -131,7 +131,7 @@ def trl_rows(sizes: Bench, name: str, changes: dict[str, Any]) -> list[dict[str,
 
 
 def trl_config(sizes: Bench, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of TRL's configuration: as many completions a step as Ratchet's."""
+    """Return the arguments of TRL's configuration: with Ratchet's number of completions a step."""
     size = min(changes["per_device_train_batch_size"], sizes.sequences)
     return {
         "output_dir": str(sizes.folder / "trl"),

@@ -41,7 +41,7 @@ def measure(device: str, frames: int) -> None:
 
 
 def main(flags: list[str]) -> None:
-    """Print the table; each device is measured in a process of its own."""
+    """Print the table; each device is measured in a separate process."""
     with bench(flags) as sizes:
         frames, rows = 64 if sizes.is_tiny else 1000, list[dict[str, object]]()
         for device in dict.fromkeys((sizes.device, "cpu")):

@@ -1,6 +1,6 @@
 """Measure language models and networks on a GPU: ``python benchmarks/gpu/run.py [PART ...]``.
 
-Each part runs in a process of its own with a limit of its own, some seven minutes together on an
+Each part runs in a separate process with its own limit, some seven minutes together on an
 H100; all tables are printed at the end. Needs the extras ``finetune``, ``service`` and ``peers``.
 ``--tiny`` runs all parts at a small size on a CPU.
 """

@@ -24,7 +24,7 @@ def main() -> None:
 
 
 async def rounds(sizes: Bench, service: EmbeddedService) -> list[dict[str, object]]:
-    """Send all chats at once, twice."""
+    """Send all chats concurrently, twice."""
     client, rows = ChatClient(Endpoint(base_url=service.url)), list[dict[str, object]]()
     texts = [" ".join(f"w{token}" for token in prompt) for prompt in sizes.prompts(sizes.sequences)]
     requests = [

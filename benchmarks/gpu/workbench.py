@@ -1,4 +1,4 @@
-"""What the parts of the GPU benchmark share: sizes, random models, tasks and tables.
+"""Shared code of the GPU benchmark: sizes, random models, tasks and tables.
 
 Models have the shapes of Qwen2 with random weights and a word for each token. With ``--tiny`` all
 is small and runs on a CPU, so that the scripts can be tested.

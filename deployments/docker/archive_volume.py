@@ -1,9 +1,9 @@
-"""Write a tar archive of a folder, which may change meanwhile, to standard output.
+"""Write a tar archive of a folder that may be changing to standard output.
 
 Run by ``lab.sh backup`` inside a container, which passes this file as standard input:
 ``python - FOLDER``. Uses only Python's own library.
 
-A stage appears complete, by a rename, so that the archive has all or nothing of it. A file that
+A stage appears complete, by a rename, so the archive has it completely or not at all. A file that
 grows has its length at the time it is opened: readers of journals ignore a last line that is not
 complete. A file that is removed is left out. SQLite databases are copied by SQLite, in one state.
 """

@@ -63,7 +63,7 @@ def header(file: Path) -> Header:
 
 
 def entries() -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return group → name of an experiment → what the file does not contain."""
+    """Return group → name of an experiment → facts that its file lacks."""
     gallery: dict[str, dict[str, Mapping[str, Any]]] = yaml.safe_load(ENTRIES.read_text())
     return gallery
 

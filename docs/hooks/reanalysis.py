@@ -1,4 +1,4 @@
-"""The page that tests the differences of published studies again, beside their first verdicts."""
+"""The page that tests the differences of published studies again, next to their first verdicts."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def arrow(*points: tuple[float, float]) -> str:
 
 
 def bracket(x: float, top: float, bottom: float, lines: list[str]) -> str:
-    """Draw a line beside boxes, and say what holds for them."""
+    """Draw a line next to boxes, with a label that applies to them."""
     path = f"M{x - 8} {top} h8 V{bottom} h-8"
     middle = (top + bottom) / 2 - (len(lines) - 1) * 9 + 4
     texts = "".join(note(x + 10, middle + i * 18, line) for i, line in enumerate(lines))

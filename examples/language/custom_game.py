@@ -1,4 +1,4 @@
-"""Custom game for language models: both see a card of their own, and keep it or draw another.
+"""Custom game for language models: each sees its own card, and keeps it or draws another.
 
 Train them:  ratchet run examples/language/custom_game.yaml
 """

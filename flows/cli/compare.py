@@ -193,7 +193,7 @@ def find_runs(
 ) -> tuple[list[RunFolder], list[SweepRecord], SweepRecord | None]:
     """Find runs and the members of sweeps, without duplicates, in order.
 
-    Returns the runs, the sweeps, and the sweep whose members are all of the runs, if there is one.
+    Returns the runs, the sweeps, and the sweep whose members are all of the runs, if any.
     """
     from ratchet.errors import RunNotFoundError
     from ratchet.tracking.run_folder import RunFolder, find_run

@@ -34,9 +34,9 @@ def plan(
     For chat models, also print the maximum calls, tokens and cost: every episode reaches its last
     round, every message its length limit. The plan fails if this exceeds the budget left by earlier
     bills, and notes if retries of invalid replies could. For token-level language models, also
-    print an upper bound on sampled tokens, and the disk space of states, as far as their size is
-    known from the model's files or from stored states. Problems that would prevent the run on this
-    machine are errors, suspicious parameters are warnings.
+    print an upper bound on sampled tokens, and the disk space of states if the model's files or
+    stored states give their size. Problems that would prevent the run on this machine are errors,
+    suspicious parameters are warnings.
     """
     from flows.planning.disk import estimate_disk
     from flows.planning.plan import check_plan, describe_rounds, remaining

@@ -79,7 +79,7 @@ class Pace:
         return sum(map(self._total, self._kinds))
 
     def count(self, kind: str) -> str:
-        """Return the finished and all steps of a kind, e.g. ``5/40``; empty if there are none."""
+        """Return the finished and all steps of a kind, e.g. ``5/40``; empty without steps."""
         total = self._total(kind)
         return f"{self._done[kind]}/{total}" if total else ""
 

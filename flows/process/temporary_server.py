@@ -1,6 +1,6 @@
 """Temporary Prefect server that the runs of a home folder share, used when no other is configured.
 
-The first run launches it in a separate process while it imports what it needs: a start takes
+The first run launches it in a separate process while it imports its modules: a start takes
 several CPU-seconds. Later runs use the same server. It ends when no process has used it for
 :data:`IDLE_SECONDS`. Its users and the server itself hold locks on files (flock), which the kernel
 releases however a process ends. It runs in a separate session, so that Ctrl-C in a terminal
@@ -245,7 +245,7 @@ def _server_environment(folder: Path) -> dict[str, str]:
 
 
 def _kind(environment: dict[str, str]) -> str:
-    """Return a digest of what a server depends on: machine, job, installation and settings."""
+    """Return a digest of a server's dependencies: machine, job, installation and settings."""
     chosen = sorted(
         item
         for item in environment.items()

@@ -30,7 +30,7 @@ NamedValues = Mapping[str, Mapping[str, Any]]
 
 
 class _Experiment(Protocol):
-    """What is read of a resolved experiment."""
+    """The attributes that are read of a resolved experiment."""
 
     @property
     def settings(self) -> ExperimentSettings: ...

@@ -233,7 +233,7 @@ class GarbageCollector:
 
 
 def _forward_jump(runs: Path) -> float:
-    """Return by how much the system's time was set forward since a run started, in seconds.
+    """Return the seconds by which the system's time was set forward since a run started.
 
     Items used before seem older by that much. Unknown, and 0, for runs before the last boot.
     """

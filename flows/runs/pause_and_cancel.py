@@ -242,7 +242,7 @@ def classify_outcome(folder: RunFolder, error: BaseException) -> tuple[RunStatus
 
 
 def _is_cancelled_in_prefect() -> bool:
-    """Return whether the flow run was cancelled, as far as its server reports.
+    """Return whether the flow run was cancelled, according to its server.
 
     The request is synchronous: the interruption has also cancelled the event loop's tasks.
     """

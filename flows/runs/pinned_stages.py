@@ -51,9 +51,9 @@ def arm_keys(
 ) -> list[AnyKeys]:
     """Create the keys of every arm, with earlier stages pinned.
 
-    ``records`` are the run's finished stages to keep; ``code`` is what other keys have read of
-    the code. Reads ``base_dir`` and the folders of runs
-    from the settings. Raises ParameterError if an arm's parameters are incompatible.
+    ``records`` are the run's finished stages to keep; ``code`` is the code that other keys have
+    read. Reads ``base_dir`` and the folders of runs from the settings. Raises ParameterError if an
+    arm's parameters are incompatible.
     """
     for hyper_params in arms.values():
         check_combination(hyper_params, settings.base_dir)

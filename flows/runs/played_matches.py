@@ -1,4 +1,4 @@
-"""Matches of a person against a run's trained agents: for looking at them, never for training."""
+"""Matches of a person against a run's trained agents: for inspection, never for training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORD_FILE = "matches_with_people.jsonl"
 
 
 class Person:
-    """Chooses the actions of a seat: writes what the seat sees, and reads replies."""
+    """Chooses the actions of a seat: writes the seat's view, and reads replies."""
 
     def __init__(self, seat: str, write: Callable[[str], None], read: Callable[[str], str]) -> None:
         self.seat, self._write, self._read = seat, write, read

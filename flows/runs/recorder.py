@@ -336,7 +336,7 @@ _SUMMED = ("calls", "prompt_tokens", "completion_tokens", "training_tokens", "co
 
 @dataclass(frozen=True)
 class _StageUsage:
-    """Usage of one stage of a run; ``labels`` contains whether this run paid for it."""
+    """Usage of one stage of a run; ``labels`` contains whether this run is billed for it."""
 
     key: str
     labels: Mapping[str, str | int | bool]

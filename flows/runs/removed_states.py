@@ -1,6 +1,6 @@
 """States of language models whose tensors were removed: which may go, and who needs them.
 
-Only states of models that are trained here are removed: no service is paid to compute one again.
+Only states of models that are trained here are removed: restoring one needs no paid service.
 Their stages stay finished.
 """
 
@@ -133,7 +133,7 @@ def check_states(store: StageStore, settings: ExperimentSettings, arms: Iterable
 
 
 def check_state(store: StageStore, keys: AnyKeys, call: StageCall) -> None:
-    """Raise CheckPointNotFoundError if a stage that is to be computed reads a removed state."""
+    """Raise CheckPointNotFoundError if a stage to compute reads a removed state."""
     if not isinstance(keys, LanguageArmKeys):
         return
     is_train = call.kind == TRAIN

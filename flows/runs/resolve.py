@@ -71,7 +71,7 @@ class ResolvedExperiment:
     fork
         The stages shared with the run's parent, if it is a fork.
     named
-        The values that the user has named, as far as known; others may be defaults.
+        The values known to be set by the user; others may be defaults.
     """
 
     name: str
@@ -358,7 +358,7 @@ def run_id_for(
 
 
 def stable_run_id(name: str, arms: Mapping[str, HyperParameters], *origin: str) -> str:
-    """Return a new run's id: its name and eight digits of a hash of what identifies it."""
+    """Return a new run's id: its name and eight digits of a hash of its parameters and origin."""
     return f"{_stem(name)}-{parameters_digest(arms, origin)[:_DIGITS]}"
 
 

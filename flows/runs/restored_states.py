@@ -27,7 +27,7 @@ def restore_state(experiment: ResolvedExperiment, iteration: int) -> list[str]:
     ParameterError
         If no arm has removed the state after this many iterations.
     StoreError
-        If a state has other bytes than the removed one.
+        If a state's bytes differ from the removed one's.
     """
     store, restored = experiment.store, []
     for keys in experiment.keys:

@@ -166,7 +166,7 @@ def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
     try:
         return run_anywhere(run)
     except (KeyboardInterrupt, TerminationSignal, FlowRunInterrupted) as error:
-        cause: BaseException | None = error  # Prefect ends the process by a signal in between
+        cause: BaseException | None = error  # Prefect's signal may follow EndedInPrefect
         while cause is not None and not isinstance(cause, EndedInPrefect):
             cause = cause.__cause__ or cause.__context__
         raise KeyboardInterrupt("" if cause is None else str(cause)) from error

@@ -158,7 +158,7 @@ def environment_reads(source: bytes) -> list[EnvironmentRead]:
 
 
 def _imports(tree: ast.Module) -> tuple[set[str], dict[str, str]]:
-    """Return the names of the module ``os``, and of what is imported from it."""
+    """Return the names of the module ``os``, and of all objects imported from it."""
     modules: set[str] = set()
     names: dict[str, str] = {}
     for node in ast.walk(tree):

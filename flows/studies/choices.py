@@ -1,4 +1,4 @@
-"""Choices of a study's searches, made from their published results, and the file that stores them.
+"""Choices of a study's searches, based on their published results, and the file that stores them.
 
 The lock file is next to the study. It also contains the study's first registration.
 """
@@ -35,7 +35,7 @@ _ROUNDING = 12  # digits of a mean; differences below come from the order of sum
 
 
 class Registration(BaseModel):
-    """When a study was first registered, and a digest of what it registers."""
+    """Time of a study's first registration, and a digest of its content."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -107,7 +107,7 @@ def register(study: StudyFile) -> Registration | None:
 
 
 def digest(study: StudyFile) -> str:
-    """Return a digest of what a study registers."""
+    """Return a digest of a study's registered sections."""
     parts = {"experiment", "search", "run", "compare", "attacks", "register_"}
     content = study.sections.model_dump(mode="json", include=parts)
     return hashlib.sha256(canonical_json(content)).hexdigest()[:_DIGITS]

@@ -154,7 +154,7 @@ class StudyCommands:
         return [] if runs == ExperimentSettings().runs else ["--runs-dir", runs]
 
     def _registered(self, choices: Choices) -> list[str]:
-        """Return the assignments of the chosen values, and of what the study registers."""
+        """Return the assignments of the chosen values and of the study's registration."""
         register, compare = self.study.sections.register_, self.study.sections.compare
         chosen = self._chosen(choices, self.study.sections.run)
         if register is None:

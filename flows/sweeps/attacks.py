@@ -149,7 +149,7 @@ def _learning_rates(
 
 
 def fixed_data(data: dict[str, Any], trained: HyperParameters) -> dict[str, Any]:
-    """Let parameters ``data`` use a run's datasets, whatever their seed."""
+    """Let parameters ``data`` use a run's datasets with any seed."""
     for section in SECTIONS.values():
         if trained.scenario in section.scenarios and "dataset_seed" in data.get(section.name, {}):
             chosen = data[section.name]["dataset_seed"]

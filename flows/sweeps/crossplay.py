@@ -55,7 +55,7 @@ class Crossplay:
         """Elo ratings of rows and columns; None unless the agent decides.
 
         The agent wins a datapoint if its decision is correct. Otherwise the others win it, so their
-        rating measures how often they cause errors, whatever they are rewarded for.
+        rating measures how often they cause errors, regardless of their rewards.
         """
         if self.measure != "accuracy":
             return None
@@ -113,7 +113,7 @@ def play_runs(
 ) -> Crossplay:
     """Test one agent of each run together with the other agents of each run.
 
-    Nothing is trained. All pairs play the test data and the rules of the first run.
+    No agent is trained. All pairs play the test data and the rules of the first run.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class Trials:
         write_sweep(self._resolved.settings.runs, self._resolved.record(self.members))
 
     def _require_scores(self) -> None:
-        """Raise DataError if the first members to end, as many as start the search, lack scores."""
+        """Raise DataError if all of the first members, which start the search, lack scores."""
         number = min(self._spec.num_startup_trials, self._spec.num_trials)
         if self._is_exhausted:
             number = min(number, len(self.study.trials))

@@ -1,4 +1,4 @@
-"""Replayed credit: what one reply of one agent contributed to a reward, without a critic.
+"""Replayed credit: the contribution of one agent's reply to a reward, without a critic.
 
 A turn is redrawn k times from the same prefix, and each alternative is continued with the random
 numbers of the original episode. The k + 1 draws of a turn are the original reply, a_0, and the

@@ -53,7 +53,7 @@ class Section(BaseModel):
 
 
 class ComparisonSection(Section):
-    """How the runs of a sweep are compared: the options of `ratchet compare`.
+    """Comparison of a sweep's runs: the options of `ratchet compare`.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class SweepSection(Section):
 
 
 class ChooseSection(Section):
-    """How the values of a search are chosen.
+    """Rule that chooses the values of a search.
 
     Attributes
     ----------
@@ -133,14 +133,14 @@ class ChooseSection(Section):
 
 
 class SearchSection(SweepSection):
-    """A search on the validation split, with seeds of its own.
+    """A search on the validation split, with separate seeds.
 
     Attributes
     ----------
     values
         Dotted path → the values to try.
     arms
-        The arms for which a value is chosen; by default all that are not dropped.
+        The arms for which a value is chosen; by default all except dropped ones.
     against
         The value with which the page compares each other one, in each arm.
     page
@@ -198,7 +198,7 @@ class AttackSection(Section):
 
 
 class RegisterSection(Section):
-    """What the study registers before its first run, apart from its seeds and pairs."""
+    """Content registered before the study's first run, apart from its seeds and pairs."""
 
     metrics: list[str] = Field([ACCURACY], min_length=1)
     hypothesis: str = ""

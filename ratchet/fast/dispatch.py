@@ -2,7 +2,7 @@
 
 Networks and losses are plain torch operations. Autograd records each of them, which for small
 tensors takes as long as the arithmetic. Where that costs more than a tenth of an iteration, this
-package contains an implementation with derivatives written by hand, and the plain method names it:
+package contains an implementation with hand-written derivatives, and the plain method names it:
 ``@fast_path(implementation)``. The method itself computes everything that the implementation does
 not support.
 """

@@ -1,4 +1,4 @@
-"""A stack of transformer layers as one operation with a derivative written by hand, for CPUs.
+"""A stack of transformer layers as one operation with a hand-written derivative, for CPUs.
 
 Layouts are chosen to avoid copies: queries, keys and values are [b·H, e, T] and attention is stored
 as [b·H, key, query], where products with thin matrices are fastest. The softmax is 2^s / Σ 2^s

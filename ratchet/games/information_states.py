@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class InformationStates(NamedTuple):
-    """What players know where they move: I rows, parents first; N actions."""
+    """Information of players at their moves: I rows, parents first; N actions."""
 
     names: list[str]
     """OpenSpiel's strings."""

@@ -1,4 +1,4 @@
-"""``Game``, ``Match`` and ``View``: what every game gives its players."""
+"""``Game``, ``Match`` and ``View``: the interface between games and players."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ratchet.language_models.types import ChatMessage
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a seat may know when it acts.
+    """Information of a seat when it acts.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Match(ABC):
 
     @abstractmethod
     def view(self, seat: str) -> View:
-        """Return what an acting seat sees."""
+        """Return the view of an acting seat."""
 
     @abstractmethod
     def play(self, actions: Mapping[str, int]) -> None:

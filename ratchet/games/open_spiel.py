@@ -57,7 +57,7 @@ def load_game(dataset: str, parameters: Mapping[str, Any]) -> pyspiel.Game:
 
 
 def draws_inside(game: pyspiel.Game) -> bool:
-    """Return whether a game draws random numbers itself, from a seed of its own."""
+    """Return whether a game draws random numbers itself, from its own seed."""
     return bool(game.get_type().chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC)
 
 
@@ -95,7 +95,7 @@ def _shifted(numbers: _Integers, bits: int) -> _Integers:
 
 
 def thresholds(outcomes: Sequence[tuple[int, float]]) -> list[float]:
-    """Return where the outcomes after the first one begin in [0, 1)."""
+    """Return the starts in [0, 1) of the outcomes after the first one."""
     return list(accumulate(probability for _, probability in outcomes))[:-1]
 
 
@@ -184,7 +184,7 @@ class OpenSpielMatch(Match):
         return [self._seats[self.state.current_player()]]
 
     def view(self, seat: str) -> View:
-        """Return what the seat knows, and its legal actions."""
+        """Return the seat's observations and legal actions."""
         return view_of(self.state, self._seats.index(seat))
 
     def play(self, actions: Mapping[str, int]) -> None:

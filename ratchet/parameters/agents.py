@@ -184,7 +184,7 @@ class AgentParameters(SubParameters, read_for=AGENT):
     orthogonal_initialisation_gain: float = 1.0
 
     def never_learns_by(self) -> str | None:
-        """Return the parameter by which the agent never learns, if there is one."""
+        """Return the parameter by which the agent never learns, if any."""
         flags = ("use_manual_architecture", "is_random")
         return next((name for name in flags if getattr(self, name)), None)
 

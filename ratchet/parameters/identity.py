@@ -76,7 +76,7 @@ def _paths(change: DefaultChange, hyper_params: HyperParameters) -> list[str]:
 
 
 def parameters_digest(arms: Mapping[str, HyperParameters], origin: Sequence[str] = ()) -> str:
-    """Return a hash of what identifies an experiment with these arms.
+    """Return a hash that identifies an experiment with these arms.
 
     ``origin`` adds further inputs, such as the parent of a fork.
     """
@@ -87,7 +87,7 @@ def parameters_digest(arms: Mapping[str, HyperParameters], origin: Sequence[str]
 def identifying_values(hyper_params: HyperParameters) -> dict[str, Any]:
     """Return the values of an experiment that differ from their first defaults, as plain data.
 
-    A default that has changed counts as it was first, unless no stage reads the parameter.
+    A changed default counts with its first value, unless no stage reads the parameter.
     """
     data, fields = hyper_params.to_dict(), type(hyper_params).model_fields
     result = {

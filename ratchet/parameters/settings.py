@@ -45,8 +45,8 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     ``path/to/file.py:Class``. ``budget`` is in the currency of the table of ``prices``, a file
     whose models are added to the built-in ones.
 
-    ``paid_code_changes`` is what a run does if stages that cost money are stored, but were
-    computed with other code: stop before them, keep them, or recompute them.
+    ``paid_code_changes`` sets how a run treats stored stages that cost money and were computed with
+    other code: stop before them, keep them, or recompute them.
 
     ``job_listing_seconds`` is the time within which a service lists a fine-tune job that it has
     accepted: a job whose response was lost, or whose run was killed, is searched for this long
@@ -54,7 +54,7 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
     ones. Waiting for a job that has not changed for ``job_stall_seconds`` ends if its service
     reports at ``/health`` that it is degraded; otherwise queues may be long.
 
-    ``description`` says in the report what the experiment is; by default it is the comment at the
+    ``description`` describes the experiment in the report; by default it is the comment at the
     start of the experiment file.
 
     Every ``system_metrics_seconds`` a run records system metrics for MLflow; null: never.
@@ -99,10 +99,10 @@ class ExperimentSettings(RenamedAttributes, SubParameters):
       those after every ``iterations_per_task`` iterations and the last; null: no further states.
     - ``state_retention``: which states of language models that are trained here stay on disk:
       ``all``, or only those at ``checkpoints``, the multiples of ``checkpoint_period``, and the
-      last two. Of the others the tensors are deleted once a newer state is stored, unless another
-      run or arm uses them; ``ratchet restore`` computes one again.
-    - ``rank_seconds``: how long a process of ``language.train_service.world_size`` waits for the
-      others before the step fails.
+      last two. Tensors of the others are deleted once a newer state is stored, unless another run
+      or arm uses them; ``ratchet restore`` computes one again.
+    - ``rank_seconds``: time that a process of ``language.train_service.world_size`` waits for the
+    others before the step fails.
     - ``requests_per_minute``: maximum rate of requests to a chat-model service.
     - ``tokens_per_minute``: maximum rate of tokens in requests to a chat-model service.
     - ``request_seconds``: time limit of a request to a chat-model service.

@@ -35,8 +35,7 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
       ``exponential``; for ``pure_text_ei``.
     - ``save_transcripts``: save transcripts in the run folder.
     - ``transcript_format``: file format of transcripts.
-    - ``test_on_whole_dataset``: test on all test datapoints, instead of as many as an iteration
-      has.
+    - ``test_on_whole_dataset``: test on all test datapoints, instead of the number in an iteration.
     """
 
     rollouts_per_datapoint: Annotated[PositiveInt, Purpose.ROLLOUTS] = 1

@@ -42,7 +42,7 @@ class Claim:
 
 
 def check_claims(claims: Sequence[str], data: Path, attacks: Path | None = None) -> list[Claim]:
-    """Evaluate claims against a page's ``.json`` file and that of its attacks, if there is one.
+    """Evaluate claims against a page's ``.json`` file and that of its attacks, if any.
 
     Errors as :func:`evaluate`.
     """

@@ -97,7 +97,7 @@ def _figures(text: str, value_of: Compute) -> Iterator[Figure]:
 
 
 def _written(value: Value, like: str, is_share: bool) -> str:
-    """Write a value like a written figure: with as many numbers, digits and signs."""
+    """Write a value with the count of numbers, the digits and the signs of a written figure."""
     if isinstance(value, str):
         value = value.strip("[]").replace(", ", " to ")
         return value if "+" in like else value.replace("+", "")

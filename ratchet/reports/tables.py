@@ -242,7 +242,7 @@ def num_iterations(arm: Arm) -> int:
 
 
 def show(value: object) -> str:
-    """Format a value: short numbers, plain words; mappings without what is not set."""
+    """Format a value: short numbers, plain words; mappings without unset values."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:

@@ -1,4 +1,4 @@
-"""The parts of a running model service, combined, and deletion of what its rules do not retain."""
+"""The combined parts of a model service, and deletion of files that its rules do not retain."""
 
 from __future__ import annotations
 

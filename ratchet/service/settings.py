@@ -101,7 +101,7 @@ class ServiceSettings:
     micro_batch_size
         Default number of examples in memory during training; None for a complete batch.
     supervised_weight
-        Default weight of supervision beside DPO; None to choose it by the model.
+        Default weight of supervision in addition to DPO; None to choose it by the model.
     retention
         Retention rules; by default all is retained.
     api_key

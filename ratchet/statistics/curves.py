@@ -187,7 +187,7 @@ class TimeToThreshold:
     Attributes
     ----------
     positions
-        Per run: where it reached the threshold, or its end.
+        Each run's position at the threshold, or its end.
     reached
         Per run: whether it reached the threshold. Other runs are censored.
     median

@@ -61,7 +61,7 @@ def clustered_proportion(
     successes
         0 or 1 for each trial.
     clusters
-        The cluster of each trial, as long as ``successes``.
+        The cluster of each trial, with the length of ``successes``.
 
     Returns
     -------

@@ -59,7 +59,7 @@ class Backend(ABC):
     def stamp(self, key: str) -> object:
         """Return a value that changes whenever the manifest's text does.
 
-        None without a manifest, or if checking costs as much as reading.
+        None without a manifest, or if checking is no cheaper than reading.
         """
 
     def copied_manifest(self, key: str) -> Manifest | None:
@@ -100,7 +100,7 @@ class Backend(ABC):
 
     @abstractmethod
     def delete_removed(self, manifest: Manifest) -> None:
-        """Delete the removed files, as far as they exist."""
+        """Delete the removed files that still exist."""
 
     @abstractmethod
     def put_back(self, work: Path, manifest: Manifest) -> None:

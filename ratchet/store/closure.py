@@ -84,13 +84,13 @@ class KnownCode:
     located
         Modules of the project by name; None for names that are no modules.
     facts
-        What was read of each source.
+        Facts of each source.
     digests
         Digests of reached definitions, by source and names.
     uses
-        What definitions of the project use, by source and name.
+        Uses of the project's definitions, by source and name.
     shared
-        Closures of objects that several stages use, to be extended by what only one uses.
+        Closures of objects that several stages use, to be extended by objects that only one uses.
     closures
         Digests of modules by the definitions from which they were followed.
     """
@@ -137,7 +137,7 @@ class Closure:
 
     @classmethod
     def sharing(cls, code: KnownCode, excluded: Sequence[tuple[str, str]] = ()) -> Closure:
-        """Create an empty closure that reuses what others have read."""
+        """Create an empty closure that reuses code read by others."""
         return cls(
             excluded,
             _located=code.located,
@@ -272,7 +272,7 @@ class Closure:
 
     @property
     def read_sources(self) -> list[tuple[Source, SourceFacts]]:
-        """The reached sources, with what was read."""
+        """The reached sources, with their facts."""
         return [(source, self._facts[path]) for path, source in self.sources.items()]
 
     def locate(self, name: str) -> Source | None:
@@ -477,7 +477,7 @@ class Closure:
 
 @dataclass
 class _UsesFinder(Closure):
-    """Finds what a definition uses, without following it further."""
+    """Finds the uses in a definition, without following them further."""
 
     uses: DefinitionUses = field(default_factory=DefinitionUses)
 

@@ -99,10 +99,10 @@ def code_fingerprint(
     excluded
         Definitions that don't count, nor what only they use, since the stage never executes them.
     code
-        Code read before, if files have not changed since; extended by what is read.
+        Code read before, if files have not changed since; extended by new reads.
     shared
-        Objects that count as well, and are those of other stages too: with ``code``, what they use
-        is followed once.
+        Objects that count as well, and are those of other stages too: with ``code``, their uses are
+        followed once.
 
     Raises
     ------

@@ -109,7 +109,7 @@ class FileLock:
         self._lock.release()
 
     def holder(self) -> str:
-        """Describe the holder, as far as the lock's file names it."""
+        """Describe the holder, if the lock's file names it."""
         process = self.holding_process()
         return "another process" if process is None else f"process {process[0]} on {process[1]}"
 
@@ -159,7 +159,7 @@ class LeasedLock:
         return self._local.held
 
     def holder(self) -> str:
-        """Describe the holder, as far as it is known."""
+        """Describe the holder, if known."""
         other = self.lease.other
         return self._local.holder() if other is None else other.holder
 

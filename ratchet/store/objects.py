@@ -42,7 +42,7 @@ class Objects(ABC):
 
     @abstractmethod
     def remove(self, path: str, tag: str) -> None:
-        """Remove an object, if it still has this tag as far as the server checks that."""
+        """Remove an object if it still has this tag, on servers that check tags."""
 
     def supports_conditions(self, path: str) -> bool:
         """Test at an unused path whether the server respects conditions."""

@@ -382,7 +382,7 @@ class RemoteFolder(Backend):
         return self._may_write(key) and (self._discard_files(key) or existed)
 
     def _may_write(self, key: str) -> bool:
-        """Return whether no other process can write the manifest now, as far as is known."""
+        """Return whether no other process is known to be able to write the manifest now."""
         lease = self._leases.get(key)
         return lease is None or lease.held
 

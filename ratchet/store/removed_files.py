@@ -1,6 +1,6 @@
-"""Removal of large files of finished stages, which stay finished, and putting them back.
+"""Removal and restoration of large files of finished stages, which stay finished.
 
-A file is marked in its stage's manifest before it is deleted, and unmarked after it was put back.
+A file is marked in its stage's manifest before it is deleted, and unmarked after it was restored.
 So an interruption leaves at most a marked file that still exists, which no process reads.
 """
 

@@ -327,7 +327,7 @@ class _DefinitionReader:
 
 
 def _names_defined(node: ast.AST) -> list[str]:
-    """Return the names that a statement defines, if it does nothing else."""
+    """Return the names that a statement defines, if it only defines names."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     targets: list[ast.expr] = []

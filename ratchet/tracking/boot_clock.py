@@ -49,10 +49,10 @@ class BootTime:
         return boot_seconds() - self.seconds if self.boot == boot_id() else None
 
     def system_now(self) -> float:
-        """Return the system's time now, without adjustments since then; as it is if unknown."""
+        """Return the system's time now, without adjustments since then, if known."""
         elapsed = self.elapsed()
         return time.time() if elapsed is None else self.system + elapsed
 
     def forward_jump(self) -> float:
-        """Return by how much the system's time has been set forward since; 0 if unknown."""
+        """Return the seconds by which the system's time was set forward since; 0 if unknown."""
         return max(0.0, time.time() - self.system_now())

@@ -142,7 +142,7 @@ def made_with(num_threads: int | None = None) -> dict[str, str]:
 
 @functools.cache
 def processor() -> dict[str, str]:
-    """Return the processor's name, family, model and instruction sets, as far as reported."""
+    """Return the processor's name, family, model and instruction sets, if reported."""
     try:
         lines = _LINUX.read_text("utf-8", "replace").splitlines()
     except OSError:

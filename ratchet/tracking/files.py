@@ -60,7 +60,7 @@ def standalone_page(path: Path) -> str:
 
 @contextlib.contextmanager
 def standalone_copy(path: Path) -> Iterator[Path]:
-    """Give a temporary copy of a page with its scripts inlined; other files as they are."""
+    """Yield a temporary copy of a page with its scripts inlined; other files unchanged."""
     if path.suffix != ".html":
         yield path
         return

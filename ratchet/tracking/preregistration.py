@@ -1,4 +1,4 @@
-"""Preregistration of a study: what is compared, recorded before its first run starts.
+"""Preregistration of a study: its comparisons, recorded before its first run starts.
 
 The content is the section ``preregistered`` of an experiment file; the record is in ``sweep.json``.
 """
@@ -53,7 +53,7 @@ PairText: TypeAlias = Annotated[str, AfterValidator(_checked_pair)]
 
 
 class Preregistration(BaseModel):
-    """What a study compares; no stage key and no run id depends on it.
+    """A study's comparisons; no stage key and no run id depends on them.
 
     Attributes
     ----------

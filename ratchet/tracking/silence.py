@@ -1,4 +1,4 @@
-"""``Silence``: how long something that is being awaited has shown no progress."""
+"""``Silence``: the time without progress of an awaited process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``StageKind``: what keys, runs, reports, mirrors and the terminal know of a kind of stage.
+"""``StageKind``: a kind of stage, as keys, runs, reports, mirrors and the terminal use it.
 
 Ratchet's kinds are declared here, since reports and mirrors read runs without the code that
-computes stages. A plug-in declares its kinds beside their functions; runs record them in their
+computes stages. A plug-in declares its kinds next to their functions; runs record them in their
 manifests (:class:`ratchet.tracking.manifest.RunManifest`).
 """
 

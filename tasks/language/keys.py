@@ -70,7 +70,7 @@ class LanguageArmKeys(TrainedKeys):
         return (*one, *(() if every is None else (every,)))
 
     def initial_stages(self) -> Iterator[Step]:
-        """Iterate over the initial state only; nothing in a retest."""
+        """Iterate over the initial state only; empty in a retest."""
         if not self.only_tests:
             yield self.initial_state()
 
@@ -151,7 +151,7 @@ class LanguageArmKeys(TrainedKeys):
 
     @cached_property
     def _paths(self) -> dict[str, str]:
-        """Paths of the models, by role; other names than folders may be models of a service.
+        """Paths of the models, by role; names that are no folders may be models of a service.
 
         Further files of a learner, such as a tokenizer, are always local.
         """

@@ -29,7 +29,7 @@ class LanguageArmSession(ArmSession):
     One stage may run concurrently with another: the next rollouts, sampled by the worker.
     """
 
-    keys: LanguageArmKeys  # type: ignore[assignment] # has all that shared stages use
+    keys: LanguageArmKeys  # type: ignore[assignment] # has all attributes of shared stages
 
     def __init__(
         self, keys: LanguageArmKeys, settings: ExperimentSettings, store: StageStore

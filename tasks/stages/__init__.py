@@ -1,1 +1,1 @@
-"""Common parts of all stages: how they are made and driven, calls, sessions, keys."""
+"""Common parts of all stages: their creation and execution, calls, sessions, keys."""

@@ -42,7 +42,7 @@ _Read: TypeAlias = tuple[str, frozenset[str], frozenset[tuple[str, str]]]
 
 
 class TrainedArm(Protocol):
-    """What the keys of an arm define about its training."""
+    """Definitions of an arm's training by its keys."""
 
     @property
     def num_iterations(self) -> int:
@@ -79,8 +79,8 @@ class BaseKeys(ABC):
     Paths to plug-ins are relative to ``base_dir``. ``checkpoints`` are digests of states of
     earlier runs from which agents start, by agent. ``pins`` are stages of an earlier run that are
     reused although their computed keys may differ: name and iteration → key. Those of states must
-    be set before any stage is requested. ``code`` is what the keys of other arms have read
-    of the code.
+    be set before any stage is requested. ``code`` is the code that the keys of other arms have
+    read.
 
     Attributes
     ----------

@@ -96,7 +96,7 @@ class StoredStageLayout:
     def stops(self, keys: TrainedArm) -> Iterator[int]:
         """Follow the longest stored chain, then the multiples of the periods.
 
-        The chain is used only as far as its links end where the arm requires it.
+        The chain is used only until a link does not end where the arm requires it.
         """
         position, last = 0, keys.num_iterations
         required = StageBoundaries(keys.periods, boundaries=keys.boundaries)

@@ -71,7 +71,7 @@ class TrainedKeys(BaseKeys):
         return self.phases[-1] if self.phases else None
 
     def begun_phase(self, iteration: int) -> Iterator[StageCall]:
-        """Yield the initial state of a phase that begins with an iteration."""
+        """Yield the initial state of a phase that starts with an iteration."""
         phase = self.phase_from(iteration)
         if phase is not None and phase.start == iteration:
             yield self.phase_state(phase)

@@ -131,7 +131,7 @@ def _texts(data: object, name: str = "") -> Iterator[tuple[str, str]]:
 def _paths_of_parameters(keys: BaseKeys) -> Iterator[Path]:
     """Iterate over existing paths that Ratchet's parameters name: keys contain their content.
 
-    Custom code reads those of its own parameters, and of the dataset of a custom scenario.
+    Custom code reads those in its parameters, and of the dataset of a custom scenario.
     """
     for name, value in keys.hyper_params.to_dict().items():
         section = getattr(keys.hyper_params, name)

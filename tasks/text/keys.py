@@ -68,7 +68,7 @@ class TextArmKeys(BaseKeys):
         return int(self.text_class.count_train_iterations(self.hyper_params))
 
     def initial_stages(self) -> Iterator[Step]:
-        """Iterate over the initial state only; nothing in a retest."""
+        """Iterate over the initial state only; empty in a retest."""
         if not self.only_tests:
             yield self.initial_state()
 

@@ -154,7 +154,7 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
 def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     """Test the final models on the dataset named by ``call.detail``; write each answer.
 
-    Reuses the test of the last iteration if there is one.
+    Reuses the test of the last iteration if available.
     """
     before = session.keys.tested_before(call.detail)
     tested = session.store.find(before.key) if before is not None else None

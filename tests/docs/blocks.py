@@ -1,4 +1,4 @@
-"""Blocks of code in pages, and the comments directly above them that say how to run them."""
+"""Blocks of code in pages, and the comments directly above them with instructions to run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of what a page shows with what a command prints.
+"""Comparison of a page's output with a command's.
 
 A line with only … stands for any lines, and … within a line for any text. Run ids, durations,
 paths, progress and the width of tables are ignored. A number may have more digits than the page

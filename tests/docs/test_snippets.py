@@ -1,4 +1,4 @@
-"""Snippets of pages run as they are written, and print what the pages show.
+"""Snippets of pages run unchanged, and print the output in the pages.
 
 Blocks that cannot run here carry a comment with the reason: ``<!-- not run: needs an API key -->``.
 """
@@ -112,7 +112,7 @@ def test_ids_times_and_paths_may_differ(shown: str) -> None:
         "main 91.8 %\n",  # a number
         "Stages 4 computed in 2.5 s\n",
         "Stages 3.0 computed in 2.5 s\n…\nmain 91.94 %\n",  # the order
-        "Run demo-0123abcd\nmain 91.94 %\n",  # lines in between
+        "Run demo-0123abcd\nmain 91.94 %\n",  # further lines
         "verifier 91.94 %\n",
     ],
 )
@@ -155,7 +155,7 @@ def test_snippets_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
 
 
 def _run(block: Block, workspace: Path) -> str:
-    """Run a block, compare the output that a console block contains, and return what is printed."""
+    """Run a block, compare its output with that of a console block, and return the output."""
     if block.language == "python":
         return _execute(block, workspace, sys.executable, "-c", block.text)
     if block.language == "bash":

@@ -1,4 +1,4 @@
-"""Protocols of experiments/debaters.py: who is rewarded for what, and who sees what."""
+"""Protocols of experiments/debaters.py: rewards and observations of each agent."""
 
 from __future__ import annotations
 

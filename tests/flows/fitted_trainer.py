@@ -1,4 +1,4 @@
-"""Plug-in trainer with a stage of its own between training and tests."""
+"""Plug-in trainer with a custom stage between training and tests."""
 
 from __future__ import annotations
 

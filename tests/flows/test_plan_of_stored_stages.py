@@ -1,4 +1,4 @@
-"""Plans say which stored stages are reused, and how they differ from this version."""
+"""Plans show which stored stages are reused, and how they differ from this version."""
 
 from __future__ import annotations
 

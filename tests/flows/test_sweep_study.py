@@ -119,7 +119,7 @@ def test_decisions_do_not_change_and_ended_members_are_not_pruned(tmp_path):
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_search_avoids_the_region_where_scores_are_not_finite(direction, bad, tmp_path):
-    """Rates above 0.03 diverge; without that knowledge 80 % of the suggestions are there."""
+    """Rates above 0.03 diverge; without that knowledge 80 % of the suggestions do."""
     varies = {"rl.lr": {"kind": "log_uniform", "low": 1e-4, "high": 10.0}}
     changes = {"parameters": varies, "pruner": "none", "direction": direction, "num_trials": 30}
     study = SweepStudy.start(tmp_path, spec(num_startup_trials=8, **changes))

@@ -1,4 +1,4 @@
-"""Models load in several threads at once: imports and creation of models take turns."""
+"""Models load in several threads concurrently: imports and creation of models take turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCES = [
     for path in (ROOT / package).rglob("*.py")
 ]
 AFTER_LOADING = {
-    ("transformers.cache_utils", "Cache"),  # slots are made from a model's cache
+    ("transformers.cache_utils", "Cache"),  # slots are built from a model's cache
     ("transformers.cache_utils", "DynamicLayer"),
     ("transformers.modeling_layers", "GradientCheckpointingLayer"),
     ("peft", "get_peft_model_state_dict"),

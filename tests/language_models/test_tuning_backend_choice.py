@@ -1,4 +1,4 @@
-"""Which backend fine-tunes, what it reads, and what its models cost."""
+"""Choice of the fine-tuning backend, its parameters, and the price of its models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims are evaluated against published data, by a small language and nothing else."""
+"""Claims are evaluated against published data, by a small language only."""
 
 from __future__ import annotations
 

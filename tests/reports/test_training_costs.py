@@ -1,4 +1,4 @@
-"""What training used is counted in all stages, pretraining and imitation included."""
+"""Usage of training is counted in all stages, pretraining and imitation included."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_report_with_odd_numbers_everywhere_is_written(odd, tmp_path):
 
 
 def test_one_rule_for_neighbours_that_are_not_finite():
-    """The mean of finite neighbours; NaN only if there is none."""
+    """The mean of finite neighbours; NaN only without any."""
     values = [math.nan if i % 150 == 0 else i / 100_000 for i in range(100_000)]
     _, thinned = thin((list(range(100_000)), values))
     assert len(thinned) == MAX_POINTS

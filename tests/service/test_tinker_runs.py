@@ -22,7 +22,7 @@ MODEL = "ratchet-tiny"
 
 
 def run_client(url: str, key: str, *words: str) -> str:
-    """Run the client's command line and return what it prints.
+    """Run the client's command line and return its output.
 
     Its daemon threads can abort the interpreter at exit, after the output.
     """

@@ -1,4 +1,5 @@
-"""Jobs that train adapters or transformers models: losses by hand, and the scope of adapters."""
+"""Jobs that train adapters or transformers models: losses computed manually, and the scope of
+adapters."""
 
 from __future__ import annotations
 

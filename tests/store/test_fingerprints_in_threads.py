@@ -30,7 +30,7 @@ def test_code_that_another_thread_is_following_is_not_used_before_it_is_complete
     def follow_beside_the_second(self: closure.Closure) -> None:
         if second.ident is None:
             second.start()
-            second.join(timeout=1)  # it ends at once if it does not wait for this thread
+            second.join(timeout=1)  # it ends immediately unless it waits for this thread
         follow(self)
 
     monkeypatch.setattr(closure.Closure, "follow", follow_beside_the_second)

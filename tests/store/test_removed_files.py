@@ -1,4 +1,4 @@
-"""Large files of finished stages are removed and put back, whatever is killed in between."""
+"""Large files of finished stages are removed and restored, despite kills at any point."""
 
 from __future__ import annotations
 

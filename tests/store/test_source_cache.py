@@ -1,4 +1,4 @@
-"""What was read from a source is the same after it has been stored and read from the cache."""
+"""Facts of a source are the same after they have been stored and read from the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases of language models: who learns, earlier selves, and independence of the split."""
+"""Phases of language models: learners, earlier selves, and independence of the split."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_result_does_not_depend_on_the_split(played, tmp_path):
 
 
 def test_who_plays_matters(played, tmp_path):
-    """The opponent of a pool is another one than the frozen last one."""
+    """The opponent of a pool differs from the frozen last one."""
     frozen = changed(1, partners={"player_0": "frozen"})
     arm = LanguagePlayed(tmp_path, HyperParameters(**frozen))
     arm.play()

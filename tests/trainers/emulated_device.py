@@ -52,7 +52,7 @@ waits = 0
 
 
 def play_in_a_process(script: Path, *names: str) -> list[str]:
-    """Run a script, which registers the device, with arguments; return what it printed."""
+    """Run a script, which registers the device, with arguments; return its output."""
     places = [str(Path(__file__).parent), *filter(None, sys.path)]
     done = subprocess.run(
         [sys.executable, str(script), *names],

@@ -1,4 +1,4 @@
-"""The best response is the best of all messages, chosen by what its sender has seen."""
+"""The best response is the best of all messages, chosen by its sender's observations."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_an_agent_that_is_truncated_while_others_go_on_is_worth_its_last_observa
     assert rollouts["next", "agents", "value_known"].equal(cut)
     final = rollouts["next", "agents", "value"]
     torch.testing.assert_close(rollouts["agents", "value_target"][cut], 1 + 0.9 * final[cut])
-    # the one that goes on sees its next observation in the next step
+    # the one that continues sees its next observation in the next step
     after = rollouts["round"] == 1
     game = trainer.train_environment
     state = game.reset(rollouts["datapoint_id"][:, 0], rollouts["seed"][:, 0])

@@ -1,4 +1,4 @@
-"""Which agents learn, at which rate, and which stay unchanged bit for bit."""
+"""Agents that learn, their rates, and agents that stay unchanged bit for bit."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def language_policy(
 ) -> Tensor:
     """Return language models' probabilities of actions in all information states, f64 [I, N].
 
-    They are those of the actions' texts as replies, as far as ``max_tokens`` allows, relative to
-    all legal ones. Agents without a model have equal probabilities.
+    They are those of the actions' texts as replies, within ``max_tokens``, relative to all legal
+    ones. Agents without a model have equal probabilities.
     """
     policy = states.legal.double() / states.legal.sum(-1, keepdim=True)
     rules = trainer.scenario_instance.test_environment.rules

@@ -24,8 +24,8 @@ class GradientStatistics(Callback):
     """Adds ``AGENT.PART.grad_norm`` and ``AGENT.grad_norm`` to an iteration's metrics.
 
     The Euclidean norm before clipping, averaged over the minibatches with a gradient; omitted
-    where there is none, e.g. for frozen agents. Parts are those of learning rates: ``body``,
-    ``gnn``, ``policy``, ``value`` and ``solo``.
+    without gradients, e.g. for frozen agents. Parts are those of learning rates: ``body``, ``gnn``,
+    ``policy``, ``value`` and ``solo``.
     """
 
     plays_text = False

@@ -27,5 +27,5 @@ def read_metric(now: Moment, name: str, *, seen: bool) -> float | None:
 def is_better(
     value: float, best: float, mode: Literal["max", "min"], min_delta: float = 0.0
 ) -> bool:
-    """Return whether a value is better than another by more than ``min_delta``; NaN never is."""
+    """Return whether a value is better than ``best`` by more than ``min_delta``; NaN never is."""
     return value > best + min_delta if mode == "max" else value < best - min_delta

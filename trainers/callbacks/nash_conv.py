@@ -30,7 +30,7 @@ _WEIGHTS = "weights"
 
 
 class NashConvParameters(SubParameters):
-    """How often the policy is added to the average, and how often both are measured.
+    """Intervals at which the policy is added to the average, and both are measured.
 
     - ``start``: finished iterations before the first snapshot that is averaged.
     - ``period``: iterations between the snapshots that are averaged.

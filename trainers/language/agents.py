@@ -1,4 +1,4 @@
-"""Which agents train which model, and checks of their parameters."""
+"""Assignment of agents to the models they train, and checks of their parameters."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class BaseTrainer(NamedTrainer, ABC):
     ) -> None:
         """Raise ParameterError for parameters that this trainer cannot use.
 
-        By default for several processes, which only bases with steps of their own divide.
+        By default for several processes, which only bases with custom steps support.
         ``agents`` are the parameters of the protocol's agents.
         """
         world_size = hyper_params.language.train_service.world_size

@@ -1,4 +1,4 @@
-"""The trainers of an experiment's models, by model: how they begin, their states and weights."""
+"""The trainers of an experiment's models, by model: their start, states and weights."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ def split_tokens(
 ) -> list[tuple[Rows, bool]]:
     """Split rows of these lengths, the longest first, ``max_tokens`` with padding at a time.
 
-    They keep their order if a process can read all of its rows together. Longer blocks are parts
-    of their own.
+    They keep their order if a process can read all of its rows together. Longer blocks are separate
+    parts.
     """
     rows = range(len(lengths))
     blocks = [rows[start : start + together] for start in rows[::together]]

@@ -18,7 +18,7 @@ from trainers.language.learning_rate import LearningRate
 class LanguageOptimizer:
     """AdamW with a warm-up over steps and a schedule over iterations.
 
-    Updates and moments are float32, whatever the type of the weights.
+    Updates and moments are float32 for any type of the weights.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class Rollouts:
 
     @classmethod
     def load(cls, folder: Path) -> Rollouts | None:
-        """Read the files of :meth:`save`; None if there are none."""
+        """Read the files of :meth:`save`; None if none exist."""
         file = folder / METRICS_FILE
         if not file.is_file():
             return None

@@ -57,7 +57,7 @@ class SelfHostedTrainer(BaseTrainer):
 
     With ``language.train_service.world_size`` above 1, that number of other processes, the ranks,
     share the model, sample with the built-in engine and take the steps; batches are prepared here,
-    once, and the weights are sent back. What a state stores of ``self`` is copied to the ranks'
+    once, and the weights are sent back. Attributes of ``self`` in a state are copied to the ranks'
     trainers, which compute the loss.
     """
 
@@ -353,7 +353,7 @@ class SelfHostedTrainer(BaseTrainer):
     def _read_in_parts(
         self, read: Callable[[Batch], Tensor], batch: Batch, max_rows: int | None = None
     ) -> Tensor:
-        """Return a function's values of rows, [B, T], ``max_rows`` or all that fit at a time."""
+        """Return a function's values of rows, [B, T], ``max_rows`` or as many as fit at a time."""
         ids, size = batch.values["input_ids"], max_rows or len(batch)
         if max_rows is None and self._micro_batch_tokens is not None:
             size = max(1, self._micro_batch_tokens // ids.shape[1])

@@ -22,7 +22,7 @@ def summarise_answers(
 
     Each completion has one row and equal weight in the means, however often its conversation was
     rewritten. Parts of the reward and metrics are averaged by name. The evaluator's metrics are
-    also columns of the table. Of a game with ``seats``, a match has one row, with the reward of
+    also columns of the table. A match of a game with ``seats`` has one row, with the reward of
     each.
     """
     if seats:

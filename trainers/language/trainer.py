@@ -217,7 +217,7 @@ class LanguageTrainer(StagedTrainer):
 
     @property
     def _attribute_owner(self) -> NamedTrainer:
-        """The learner: the user's class. Several learners store theirs beside their states."""
+        """The learner: the user's class. Several learners store theirs next to their states."""
         return self.learner if len(self.learners) == 1 else self
 
     def _load_state(self, state: LanguageState) -> None:

@@ -1,7 +1,7 @@
 """The exact best response to a frozen agent, where another agent sends it a single message.
 
-All its messages are tried on all datapoints. An agent cannot choose by what it does not see, so it
-sends the same message wherever it has seen the same: the best message is chosen for each of its
+All its messages are tried on all datapoints. An agent cannot use information it does not see, so it
+sends the same message after the same observations: the best message is chosen for each of its
 information sets.
 """
 
@@ -158,7 +158,7 @@ def check_best_response(
 
 
 class _ForcedMessage:
-    """Agents of which one always sends the same message; records what it has seen before."""
+    """Agents of which one always sends the same message; records its earlier observations."""
 
     def __init__(
         self, agents: ActorCritic, environment: Environment, name: str, symbols: Sequence[int]

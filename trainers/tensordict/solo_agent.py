@@ -36,7 +36,7 @@ class SoloAgentTrainer(TensorDictTrainer, StagedTrainer):
 
     @property
     def solo_agents(self) -> list[str]:
-        """The agents that can be trained on their own; ParameterError if there are none."""
+        """The agents that can be trained on their own; ParameterError if none can."""
         agents = self.scenario_instance.agents
         names = [name for name in self.agent_names if agents[name].solo_head is not None]
         if not names:

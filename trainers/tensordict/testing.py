@@ -230,7 +230,7 @@ class _Columns:
 
 
 def environment_for(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
-    """Return the environment of a dataset; UnknownNameError if there is none."""
+    """Return the environment of a dataset; UnknownNameError if none exists."""
     environments = {"train": scenario.train_environment, **scenario.test_environments}
     if dataset not in environments:
         raise UnknownNameError(

@@ -241,7 +241,7 @@ def count_batches(hyper_params: HyperParameters, parameters: Mapping[str, Any]) 
 
 
 def _check_algorithm(expected: type[AlgorithmTrainer], trainer: Trainer) -> None:
-    """Refuse the library's trainers and losses of other algorithms than the recorded one."""
+    """Refuse the library's trainers and losses of algorithms except the recorded one."""
     loss = trainer.loss_module
     if type(trainer) is not expected.library_trainer and _is_library(trainer):
         raise _other_algorithm("trainer", trainer, (expected.library_trainer,))

@@ -253,8 +253,8 @@ def seeded_resets(seed: int) -> Iterator[None]:
 def _shut_down_weight_updates() -> None:
     """Shut down the weight updates that failed or interrupted builds left.
 
-    TorchRL 0.14.1 would do so when the interpreter, which can start no threads any more, collects
-    them; and then wait for a thread for ever.
+    TorchRL 0.14.1 would shut them down when the interpreter, which can start no threads any more,
+    collects them; and then wait for a thread forever.
     """
     for each in gc.get_objects():
         if issubclass(type(each), WeightSyncScheme):

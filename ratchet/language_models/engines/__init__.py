@@ -1,4 +1,4 @@
-"""Engines: models that generate, in a trainer's process or for the service, and what they read.
+"""Engines: models that generate, in a trainer's process or for the service, and their inputs.
 
 Trainers and the service import them; they import neither.
 """

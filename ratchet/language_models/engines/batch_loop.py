@@ -1,8 +1,7 @@
 """The loop that generates completions of a batch, token by token.
 
 Finished rows are replaced by waiting prompts, so that the batch stays full although lengths differ.
-A prompt that several rows share is read once. What is sampled, and when a row ends, is decided by
-:class:`Rows`.
+A prompt that several rows share is read once. :class:`Rows` samples the tokens and ends rows.
 """
 
 from __future__ import annotations

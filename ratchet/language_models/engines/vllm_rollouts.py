@@ -1,6 +1,6 @@
 """Generation by vLLM with the trainer's weights.
 
-vLLM's dependencies contradict Ratchet's, so that it runs in an interpreter of its own
+vLLM's dependencies contradict Ratchet's, so that it runs in a separate interpreter
 (:mod:`vllm_worker`). Weights are passed through a folder in memory: of an adapted model only the
 adapter, which vLLM applies to the base, of any other model all.
 """
@@ -237,7 +237,7 @@ class _WorkerProcess:
 
     def close(self) -> None:
         """End the process and those that it has started."""
-        with contextlib.suppress(OSError):  # what it did not read
+        with contextlib.suppress(OSError):  # unread input
             self._lines.close()
         try:
             self._process.wait(1)

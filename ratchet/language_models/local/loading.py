@@ -245,7 +245,7 @@ def load_frozen_model(folder: Path, adapters: Sequence[Path] = ()) -> LanguageMo
 
 
 def best_device() -> torch.device:
-    """Return the first GPU if there is one, else the CPU."""
+    """Return the first GPU if available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -41,12 +41,12 @@ class GenerationCache(Protocol):
 
     @property
     def block_size(self) -> int:
-        """Number of tokens to generate between two looks at which rows have ended."""
+        """Number of tokens to generate between two checks for ended rows."""
         ...
 
     @property
     def least_active(self) -> float:
-        """Share of its rows that are active, below which the others are to be removed."""
+        """Share of its rows that are active, below which the others should be removed."""
         ...
 
     @property

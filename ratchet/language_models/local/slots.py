@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from ratchet.language_models.local.network import HuggingFaceCache
 
 _SHORTEST = 128  # positions that attention reads at least; doubled as rows grow
-_BLOCK_SIZE = 8  # tokens between two looks at which rows have ended, for which a GPU waits
+_BLOCK_SIZE = 8  # tokens between two checks for ended rows, for which a GPU waits
 
 
 class SlotCache:
@@ -83,7 +83,7 @@ class SlotCache:
         return True
 
     def keep(self, rows: Tensor) -> None:
-        """Free the slots of other rows than these, int[B']."""
+        """Free the slots of all rows except these, int[B']."""
         on_host = rows.cpu().numpy()
         self._use(self._host_slots[on_host], self._lengths[on_host])
 
@@ -130,7 +130,7 @@ class SlotCache:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call] # of torch
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._run(num_columns)  # handles and workspaces; writes what the graph writes again
+            self._run(num_columns)  # handles and workspaces; the graph repeats its writes
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -177,7 +177,7 @@ class _SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Write each slot's token at its position; return what attention reads."""
+        """Write each slot's token at its position; return the attended keys and values."""
         rows, at, end = self._cache.rows, self._cache.positions, self._cache.num_columns
         with _unordered_writes():
             self.keys[rows, :, at] = key_states[:, :, 0]

@@ -1,8 +1,8 @@
 """A training session at Ratchet's service, over HTTP in the JSON form of Tinker's protocol.
 
 Operations are numbered, so that a request whose response was lost, truncated or late is sent again:
-the service executes it once. What the protocol lacks is in its metadata and in extra fields: an
-intent, the exact adapter and seed, masks, several prompts with their own seeds.
+the service executes it once. Information that the protocol lacks is in its metadata and in extra
+fields: an intent, the exact adapter and seed, masks, several prompts with their own seeds.
 """
 
 from __future__ import annotations

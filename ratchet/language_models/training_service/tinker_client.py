@@ -104,7 +104,7 @@ class TinkerClient:
     def sample(
         self, sampler: str, model: str, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
-        """Sample with saved weights, or with the base model if there are none."""
+        """Sample with saved weights, or with the base model if none are named."""
         weights = {"model_path": sampler} if sampler else {"base_model": model}
         return sample_with_tinker(self.open_sampler(**weights), requests)
 

@@ -51,7 +51,7 @@ def check_preregistration(
 
 
 def preregistration_note(comparison: Comparison) -> str:
-    """Describe the preregistration and the differences from it; empty if there is none."""
+    """Describe the preregistration and the differences from it; empty without one."""
     if comparison.preregistered is None:
         return ""
     record, differences = comparison.preregistered.record, comparison.preregistered.differences

@@ -267,7 +267,7 @@ def _check_run(run: ComparedRun, published: PublishedRun) -> CheckedRun:
 
 
 def _local_scores(run: ComparedRun, names: Iterable[str]) -> dict[str, float]:
-    """Return a run's scores in the metrics of these names, as far as it has them."""
+    """Return a run's scores in its metrics of these names."""
     metrics = {metric.name: metric for metric in test_metrics([run])}
     recorded = {f"{point.stage}/{name}" for point in run.points for name in point.values}
     metrics |= {name: recorded_metric(name, [run]) for name in {*names} & recorded - {*metrics}}
@@ -276,7 +276,7 @@ def _local_scores(run: ComparedRun, names: Iterable[str]) -> dict[str, float]:
 
 
 def _flat(used: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return what each stage used as ``stage: amount``."""
+    """Return each stage's usage as ``stage: amount``."""
     return {f"{stage}: {what}": n for stage, each in used.items() for what, n in each.items()}
 
 

@@ -191,7 +191,7 @@ def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _results(run: ComparedRun) -> dict[str, Any]:
-    """Return the columns of a run's tables, whatever its arm is called."""
+    """Return the columns of a run's tables, for any name of its arm."""
     return {name: table.columns for name, table in run.tables.items()}
 
 

@@ -111,7 +111,7 @@ def reading_notes(comparison: Comparison) -> list[str]:
 
 
 def verdicts(comparison: Comparison, metric_comparison: MetricComparison) -> list[str]:
-    """List the pairs that these seeds do not distinguish, with what the seeds detect."""
+    """List the pairs that these seeds do not distinguish, with the detectable differences."""
     open_pairs = [p for p in metric_comparison.pairs if p.power is not None and not p.is_told_apart]
     title, alpha = metric_comparison.metric.title, f"{100 * (1 - comparison.options.level):.3g} %"
     percent = metric_comparison.metric.is_share

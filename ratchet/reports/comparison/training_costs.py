@@ -1,4 +1,4 @@
-"""What training used, by stage: frames, tokens and labels, from recorded metrics.
+"""Usage of training by stage: frames, tokens and labels, from recorded metrics.
 
 Tests are not counted. Everything before the first iteration is: normalisation, pretraining and
 imitation.
@@ -171,7 +171,7 @@ class Used:
 
 
 def used_by_stage(run: ComparedRun) -> dict[str, Used]:
-    """Return what each stage of training used, for stages that used anything.
+    """Return the usage of each stage of training that used anything.
 
     The source of imitated rollouts of another run is counted there, and training of base models not
     at all.
@@ -198,12 +198,12 @@ def used_by_stage(run: ComparedRun) -> dict[str, Used]:
 
 
 def used_in_training(run: ComparedRun) -> Used:
-    """Return what a run's training used in all stages."""
+    """Return the usage of a run's training in all stages."""
     return sum(used_by_stage(run).values(), Used())
 
 
 def used_per_run(group: Group) -> Used:
-    """Return what training used, averaged over the runs of a group."""
+    """Return the usage of training, averaged over the runs of a group."""
     return sum(map(used_in_training, group.runs), Used()) / len(group.runs)
 
 

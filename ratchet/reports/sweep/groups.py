@@ -34,7 +34,7 @@ class SweepGroup:
 
     @property
     def iqm(self) -> Estimate:
-        """Interquartile mean of the scores, NaN if there are none; no interval if they are few."""
+        """Interquartile mean of the scores, NaN without scores; no interval if they are few."""
         if not self.scores:
             return Estimate(math.nan, math.nan, math.nan, 0, method="none: no finite score")
         return with_enough_seeds(

@@ -41,7 +41,7 @@ class BinaryErasureChannelParameters(SubParameters, read_for=SCENARIO):
     ``dataset_seed`` is the experiment's seed when not given.
 
     - ``num_datapoints``: number of datapoints, training and test.
-    - ``observation_erasure_probability``: probability that a verifier's look at the bit is erased.
+    - ``observation_erasure_probability``: probability that a verifier's view of the bit is erased.
     - ``lie_erasure_probability``: probability that the channel erases a prover's symbol 1 about a
       bit of 0.
     """

@@ -1,6 +1,6 @@
 """Erasure-channel game: a prover sends a symbol about a bit over a channel that may erase it.
 
-The dataset contains every combination of bit, look and erasure as often as its probability
+The dataset contains every combination of bit, observation and erasure as often as its probability
 requires, up to rounding, so that the analytic solution holds for the dataset itself and not only on
 average.
 """
@@ -122,7 +122,7 @@ class ErasureEnvironment(Environment):
         return NUM_SYMBOLS
 
     def data_seen_by(self, agent_name: str) -> tuple[str, ...]:
-        """Return the bit for provers, and the look at it for others."""
+        """Return the bit for provers, and its observation for others."""
         is_prover = agent_name in self.protocol_handler.prover_names
         return ("bit",) if is_prover else ("observation",)
 

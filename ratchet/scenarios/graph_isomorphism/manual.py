@@ -1,8 +1,8 @@
 """Scripted agents for ``nip``: individualise a node together, refine colours, compare.
 
-An upper bound for what trained agents can reach. Both agents read the conversation as pairs
+An upper bound for trained agents. Both agents read the conversation as pairs
 (question, answer), assign a unique colour to the two nodes of each pair, and refine colours in
-``num_gnn_layers`` Weisfeiler–Lehman rounds (as many as the GNN has layers).
+``num_gnn_layers`` Weisfeiler–Lehman rounds (one for each layer of the GNN).
 
 - The verifier rejects as soon as the graphs' colours differ in number. It accepts when every colour
   is one node in each graph (then refinement has checked the pairing edge by edge), or when it has

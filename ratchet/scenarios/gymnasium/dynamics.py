@@ -53,7 +53,7 @@ class Dynamics(ABC):
         """Show a state: f32 [E, A, D], D the largest observation's size; bytes of images."""
 
     def turn(self, state: State) -> Turn | None:
-        """Return who acts next, and with which actions; None: all agents, with all actions.
+        """Return the next acting agents and their actions; None: all agents, with all actions.
 
         None either in all states or in none. :meth:`step` must ignore the actions of agents that
         do not act.

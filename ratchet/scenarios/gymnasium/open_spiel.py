@@ -41,7 +41,7 @@ def game_spaces(game: pyspiel.Game) -> AgentSpaces:
 
 
 def observe(game: pyspiel.Game, state: pyspiel.State) -> Floats:
-    """Return what the players see, f32 [A, D]; zeros at the end of the game."""
+    """Return the players' observations, f32 [A, D]; zeros at the end of the game."""
     if state.is_terminal():
         spaces = game_spaces(game)
         return np.zeros((len(spaces.names), spaces.observation_width), np.float32)

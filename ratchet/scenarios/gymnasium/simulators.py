@@ -64,7 +64,7 @@ class Simulator(ABC):
         """Apply the agents' actions: [A, K], int64 or f32."""
 
     def turn(self) -> Turn | None:
-        """Return who acts next, and with which actions; None: all agents, with all actions."""
+        """Return the next acting agents and their actions; None: all agents, with all actions."""
         return None
 
     @abstractmethod

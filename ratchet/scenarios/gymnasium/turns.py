@@ -1,4 +1,4 @@
-"""Turns in environments: who acts in a step, and with which legal actions.
+"""Turns in environments: the agents that act in a step, and their legal actions.
 
 In states, ``("agents", "active")`` is bool [E, A, 1] and ``("agents", "legal")`` bool [E, A, N];
 both are missing where all agents always act, with any action.
@@ -18,7 +18,7 @@ from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
 
 class Turn(NamedTuple):
-    """Who acts next, and with which actions: in one episode, or in E.
+    """The next acting agents and their actions: in one episode, or in E.
 
     ``acting`` is bool [A] or [E, A]. ``legal``, if given, is bool [A, N] or [E, A, N], for agents
     with one choice of at most N actions; it is not read for agents that do not act.

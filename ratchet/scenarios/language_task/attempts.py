@@ -1,4 +1,4 @@
-"""Attempts at a task, and matches of a game: what follows from the seats' replies."""
+"""Attempts at a task, and matches of a game: the consequences of the seats' replies."""
 
 from __future__ import annotations
 

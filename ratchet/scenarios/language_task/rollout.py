@@ -73,7 +73,7 @@ class Seat:
     def hear(
         self, messages: Sequence[ChatMessage], history: Sequence[ChatMessage] | None = None
     ) -> None:
-        """Append messages, to the ``history`` that replaces the conversation if there is one."""
+        """Append messages, to the ``history`` that replaces the conversation if given."""
         self.is_rewritten = history is not None
         if history is not None:
             self.messages[:] = history
@@ -88,7 +88,7 @@ class Seat:
 
 
 class Attempt(ABC):
-    """State of a rollout; begun anew when the rollout is retried."""
+    """State of a rollout; reset when the rollout is retried."""
 
     seats: dict[str, Seat]
     acting: tuple[str, ...] = ()

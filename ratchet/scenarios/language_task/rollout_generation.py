@@ -345,7 +345,7 @@ class _Generator:
         )
 
     def _go_on(self, rollout: Rollout, replies: Mapping[str, Completion]) -> None:
-        """Record the replies, and continue with what follows from them."""
+        """Record the replies, and continue with their consequences."""
         attempt = rollout.played
         for agent, completion in replies.items():
             seat = attempt.seats[agent]

@@ -35,7 +35,7 @@ def task_transcripts(
     without decisions: ``question`` is the task's prompt, ``solution`` the correct answer,
     ``correct`` None if the evaluator doesn't determine it, and ``scores`` the parts of the reward.
     A round consists of the environment's messages and the model's reply. The rounds of a match are
-    those of all seats: what each saw, in a channel of its name, and its reply.
+    those of all seats: each one's view, in a channel of its name, and its reply.
     """
     known = {task.task_id: (datapoint_id, task) for datapoint_id, task in enumerate(tasks)}
     runs: dict[str, list[Trajectory]] = {}

@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """All paths of a service. Weights that expired are unavailable at once, and deleted later."""
+    """All paths of a service. Expired weights are unavailable immediately, and deleted later."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

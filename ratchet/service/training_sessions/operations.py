@@ -1,4 +1,4 @@
-"""Operations of training sessions, as they are recorded, and descriptions of sessions."""
+"""Recorded operations of training sessions, and descriptions of sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WeightsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$"
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """What ends a completion, in addition to its length.
+    """Conditions that end a completion, in addition to its length.
 
     Parameters
     ----------

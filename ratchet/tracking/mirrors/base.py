@@ -69,7 +69,7 @@ def absolute_kind(kind: str, base_dir: str | Path | None) -> str:
 
 
 def mirror_files(kinds: Iterable[str], base_dir: str | Path | None = None) -> set[str]:
-    """Return what registered mirrors and further kinds write into a run's folder."""
+    """Return the names that registered mirrors and further kinds write into a run's folder."""
     mirrors = [MIRRORS.find(kind, base_dir) for kind in {*MIRRORS.names(), *kinds}]
     return {name for mirror in mirrors for name in mirror.files}
 

@@ -1,4 +1,4 @@
-"""vLLM itself, run in an interpreter of its own by ``make test-vllm``."""
+"""vLLM itself, run in a separate interpreter by ``make test-vllm``."""
 
 from __future__ import annotations
 

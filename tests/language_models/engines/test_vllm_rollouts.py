@@ -1,4 +1,4 @@
-"""Generation by vLLM in a process of its own, with a stand-in for vLLM."""
+"""Generation by vLLM in a separate process, with a stand-in for vLLM."""
 
 from __future__ import annotations
 

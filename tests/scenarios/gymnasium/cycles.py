@@ -33,7 +33,8 @@ class Hidden(raw_env):
 
 
 class Paid(AECEnv):
-    """Three agents; a step pays 1 to who acts and 10 to the next one; the first leaves early."""
+    """Three agents; a step rewards the acting agent with 1 and the next one with 10; the first
+    leaves early."""
 
     metadata = MappingProxyType({"name": "paid", "render_modes": ()})
     render_mode = None

@@ -10,7 +10,7 @@ from ratchet.scenarios.gymnasium.turns import Turn
 
 
 class Nim(Dynamics):
-    """Who starts depends on the seed; an observation is the number of sticks."""
+    """The first player depends on the seed; an observation is the number of sticks."""
 
     @property
     def agents(self):

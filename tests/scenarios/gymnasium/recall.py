@@ -32,7 +32,7 @@ class Recall(gymnasium.Env):
 
 
 class Decaying(RecurrentBody):
-    """Remembers half of what it remembered, and the new features."""
+    """Remembers half of its memory, and the new features."""
 
     def __init__(self, inner, size, init):
         super().__init__(inner, size, init)

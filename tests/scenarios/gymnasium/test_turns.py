@@ -95,7 +95,7 @@ def test_a_reward_during_another_agents_move_belongs_to_an_agents_last_action():
     # 0.5² · 3, that is 3.75 above its value of 1, and 0.25² of the 5
     assert agents["advantage"][0, 2, 0] == 5.0
     assert agents["advantage"][0, 0, 0] == 3.75 + 5.0 / 16
-    # agent 1: step 3 gets −16 at once, 20 below its value of 4; step 1 gets 0.5² · 4 = 1
+    # agent 1: step 3 gets −16 immediately, 20 below its value of 4; step 1 gets 0.5² · 4 = 1
     assert agents["advantage"][0, 3, 1] == -20.0
     assert agents["advantage"][0, 1, 1] == -1.0 - 20.0 / 16
     assert agents["learns"].equal(acting.unsqueeze(0))
@@ -168,7 +168,7 @@ def test_all_trainers_of_networks_learn_to_take_the_last_stick(trainer):
     )
     trained = make(hyper_params)
     trained.run_iterations(0, 8)
-    for sticks in (1, 2):  # the agents take all that are left
+    for sticks in (1, 2):  # the agents take all remaining sticks
         td = trained.train_environment.reset(torch.arange(1), torch.arange(1))
         td["agents", "observation"].fill_(sticks)
         td["agents", "legal"] = (torch.arange(1, 4) <= sticks).expand(1, 2, 3)
@@ -177,7 +177,7 @@ def test_all_trainers_of_networks_learn_to_take_the_last_stick(trainer):
 
 
 def test_memories_read_every_step_alike_in_rollouts_and_in_training(tmp_path):
-    """Also those of idle agents: rows are scored as they were played."""
+    """Also those of idle agents: rows are scored as played."""
     trainer = make(parameters(agent={"recurrence": "gru"}))
     rows = rollouts_of(trainer)
     log_prob, _, _ = trainer.combined_agents.score(rows)

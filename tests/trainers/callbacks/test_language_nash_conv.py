@@ -68,7 +68,7 @@ def test_probabilities_are_those_of_replies_relative_to_legal_ones():
     for name, agent in (("1", "player_0"), ("1b", "player_1"), ("0pb", "player_0")):
         tokenizer = trainer.learners[agent].tokenizer
         seen = tokenizer.encode(name)
-        if name == "0pb":  # after its own reply, as far as three tokens allow
+        if name == "0pb":  # after its own reply, within three tokens
             seen = [*tokenizer.encode("0"), *tokenizer.encode("Pas"), *seen]
         together = []
         for text in ("Pas", "Bet"):

@@ -1,4 +1,4 @@
-"""Several models learn in one game: each from its own seat, with a state of its own."""
+"""Several models learn in one game: each from its own seat, with a separate state."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def make(name: str) -> Any:
         changes["torchrl__config__networks"] = dict.fromkeys(NETWORKS, custom)
         changes["torchrl__config__models__value_model"] = {"_target_": VALUE_MODEL}
     ring = name.removeprefix("custom_") not in (*ON_POLICY, "offline_to_online")
-    if ring:  # files of frames cannot be made while the device is emulated
+    if ring:  # files of frames cannot be created while the device is emulated
         changes["torchrl__choices"] = {"replay_buffer.storage": "lazy_tensor"}
     params = small_trainers.parameters(name.removeprefix("custom_"), **changes)
     return small_trainers.build(params, device=emulated_device.NAME)

@@ -63,7 +63,7 @@ def full_disk_named(folder: Path, size: Callable[[], int]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # the library of tensors' files raises errors of its own
+        # safetensors raises its own errors
         if not any(os.strerror(number) in str(error) for number in (ENOSPC, EDQUOT)):
             raise
         free = shutil.disk_usage(folder).free

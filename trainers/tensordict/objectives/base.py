@@ -176,7 +176,7 @@ class Objective(nn.Module, ABC):
 
 
 def total_loss(losses: TensorDictBase) -> Tensor:
-    """Return the sum of all losses (prefix ``loss_``); ParameterError if there are none."""
+    """Return the sum of all losses (prefix ``loss_``); ParameterError without losses."""
     parts = [value for name, value in losses.items() if str(name).startswith("loss_")]
     if not parts:
         raise ParameterError(

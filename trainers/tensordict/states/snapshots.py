@@ -87,7 +87,7 @@ def loss_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tenso
 
 
 def take_controllers(loss_module: nn.Module, agents: ActorCritic) -> TensorTree:
-    """Copy the adapted values of a loss; empty if there are none."""
+    """Copy the adapted values of a loss, if any."""
     controllers = loss_tensors(loss_module, agents)
     return {LOSS: clone_tensors(controllers)} if controllers else {}
 

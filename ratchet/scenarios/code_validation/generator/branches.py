@@ -24,7 +24,7 @@ NUM_CASES = 28
 
 @dataclass(frozen=True)
 class _Start:
-    """The one number that the cases are about, made of the arguments."""
+    """The number that the cases distinguish, computed from the arguments."""
 
     parameters: tuple[str, ...]
     name: str

@@ -1,4 +1,4 @@
-"""Level 4: functions with a function of their own, nested loops, runs and groups."""
+"""Level 4: functions with an inner function, nested loops, runs and groups."""
 
 from __future__ import annotations
 

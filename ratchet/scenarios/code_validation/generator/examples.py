@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Level:
-    """How a level's problems are drawn, and which kinds of bugs their programs get."""
+    """Sampling of a level's problems, and the kinds of bugs in their programs."""
 
     draw: Callable[[np.random.Generator], Problem]
     bug_kinds: tuple[str, ...] = tuple(RULES)
@@ -71,9 +71,9 @@ MAX_MUTANTS = 16
 class Example:
     """One datapoint: ``y`` is 1 for a right program, 0 for a buggy one.
 
-    ``origin`` says where the program comes from, if not from where the others do; ``bug`` what
-    kind of bug it has, as a number of ``bug_kinds``, where that is known. ``program`` makes of a
-    source what is run on the problem's own tests, where it has any.
+    ``origin`` names the program's source if it differs from the others'; ``bug`` is its kind of
+    bug, a number of ``bug_kinds``, if known. ``program`` converts a source to the program that is
+    run on the problem's own tests, if any.
     """
 
     question: str
@@ -87,7 +87,7 @@ class Example:
 
 @dataclass(frozen=True)
 class ExamplePlan:
-    """Which examples are wanted.
+    """The requested examples.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def generate_examples(plan: ExamplePlan, writer: BugWriter | None = None) -> lis
 
 
 def question_share(question: str, salt: int) -> float:
-    """Return a question's place in [0, 1), the same whatever else is in the dataset."""
+    """Return a question's position in [0, 1), independent of the rest of the dataset."""
     digest = hashlib.sha256(f"{salt}\x1f{question}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
@@ -198,7 +198,7 @@ def _draw_problem(plan: ExamplePlan, slot: _Slot, questions: set[str]) -> None:
 
 
 def _take_written(plan: ExamplePlan, slots: Sequence[_Slot], writer: BugWriter) -> None:
-    """Take what a model writes for the slots' problems, in the form of all other programs."""
+    """Take a model's programs for the slots' problems, in the form of all other programs."""
     tasks = {}
     for slot in slots:
         problem = slot.problem

@@ -26,7 +26,7 @@ NUM_CASES = 24
 
 @dataclass(frozen=True)
 class _Source:
-    """Where the numbers come from."""
+    """Source of the numbers."""
 
     parameter: str
     english: str
@@ -39,7 +39,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Total:
-    """What is made of the numbers that count; ``{}`` stands for one of them."""
+    """Aggregate of the numbers that count; ``{}`` stands for one of them."""
 
     english: str
     start: int
@@ -49,7 +49,7 @@ class _Total:
 
 @dataclass(frozen=True)
 class _Loop:
-    """One drawn loop: which numbers count, when it ends, what is made of them."""
+    """One sampled loop: the numbers that count, its end, and their aggregate."""
 
     source: _Source
     skip: Condition | None
@@ -58,7 +58,7 @@ class _Loop:
     total: _Total
 
     def run(self, argument: Value) -> int:
-        """Return what the function should return."""
+        """Return the function's expected value."""
         result = self.total.start
         for item in self.source.numbers(argument):
             if self.stop is not None and self.stop.apply(item):

@@ -1,6 +1,6 @@
-"""Pieces that problems are made of: each says the same in English, in Python and by itself.
+"""Pieces of problems: each has the same meaning in English, in Python and as a function.
 
-A phrase's ``apply`` is the generator's own arithmetic; its ``code`` is what a solution contains.
+A phrase's ``apply`` is the generator's own arithmetic; its ``code`` is a solution's.
 Expected values come from the former, so a solution that passes agrees with the statement.
 """
 
@@ -18,7 +18,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class Phrase(Generic[_Result]):
-    """Something said about one value, with ``{}`` in the texts where its name stands."""
+    """A phrase about one value; ``{}`` in the texts is replaced by its name."""
 
     english: str
     code: str

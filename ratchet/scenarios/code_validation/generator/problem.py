@@ -1,4 +1,4 @@
-"""``Problem``: what every level of the generator makes, and what its tests look like.
+"""``Problem``: the output of every level of the generator, and its tests.
 
 The expected values of tests come from the generator's own arithmetic, never from running the
 solution, so that running the solution against them is a check of both.

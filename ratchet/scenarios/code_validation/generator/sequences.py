@@ -25,7 +25,7 @@ NUM_CASES = 24
 
 @dataclass(frozen=True)
 class SequenceStep:
-    """One step on a list of integers: in English, as lines of Python on ``items``, by itself."""
+    """One step on a list of integers: English, lines of Python on ``items``, a function."""
 
     english: str
     lines: tuple[str, ...]
@@ -34,7 +34,7 @@ class SequenceStep:
 
 @dataclass(frozen=True)
 class Ending:
-    """What is returned of the list at the end."""
+    """The value that is returned of the list at the end."""
 
     english: str
     lines: tuple[str, ...]
@@ -186,7 +186,7 @@ def _draw_reordering(rng: np.random.Generator) -> SequenceStep:
 
 
 def draw_ending(rng: np.random.Generator) -> Ending:
-    """Draw what is returned of a list of integers."""
+    """Sample the value that is returned of a list of integers."""
     condition, none = draw_condition(rng), small(rng, -1, 0)
     return pick(
         rng,

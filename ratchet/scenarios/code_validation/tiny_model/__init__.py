@@ -1,1 +1,1 @@
-"""The base model ``ratchet-tiny``: a tokenizer and a small Llama, made here from a seed."""
+"""The base model ``ratchet-tiny``: a tokenizer and a small Llama, built locally from a seed."""

@@ -90,7 +90,7 @@ def _ensure(home: Path, name: str, shape: Shape, progress: Progress) -> Path:
 def _make(folder: Path, target: Path, shape: Shape, progress: Progress) -> None:
     """Copy a base model from the user's cache, or build it and add it to the cache.
 
-    The checkpoints of a build lie beside ``target``, where the folder will be moved.
+    The checkpoints of a build are next to ``target``, where the folder will be moved.
     """
     cached = _cached(target.name)
     try:
@@ -111,7 +111,7 @@ def _make(folder: Path, target: Path, shape: Shape, progress: Progress) -> None:
 
 
 def _cached(name: str) -> Path:
-    """Return the place of a model in the cache, by all that its weights depend on."""
+    """Return the path of a model in the cache, by the inputs that decide its weights."""
     packages = [f"{package}-{version(package)}" for package in ("torch", "numpy", "tokenizers")]
     code = code_fingerprint(build_base_model).digest[:_DIGEST_LENGTH]
     return user_cache() / "base-models" / "-".join([name, code, *packages])
