@@ -1,6 +1,8 @@
-"""Custom game for language models: each sees its own card, and keeps it or draws another.
+"""Custom game: each player sees its own card, and keeps it or draws another.
 
-Train them:  ratchet run examples/language/custom_game.yaml
+Train language models:  ratchet run examples/language/custom_game.yaml
+Train networks:         ratchet run examples/language/custom_game_networks.yaml
+Play against them:      ratchet play RUN --seat right
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ class HighCard(Game):
     """The higher card wins, after both have decided at the same time."""
 
     seats = ("left", "right")
+    observation_size = 9
+    num_actions = len(ACTIONS)
 
     def begin(self, seed: int) -> HighCardMatch:
         """Draw two cards of 1 to 9 for each seat."""
@@ -46,6 +50,10 @@ class HighCardMatch(Match):
         """Show the seat's first card."""
         card = self.cards[HighCard.seats.index(seat), 0]
         return View((ChatMessage("user", str(card)),), ACTIONS)
+
+    def observe(self, seat: str) -> np.ndarray:
+        """Mark the number of the seat's first card."""
+        return np.eye(9, dtype=np.float32)[self.cards[HighCard.seats.index(seat), 0] - 1]
 
     def play(self, actions: Mapping[str, int]) -> None:
         """Reveal the chosen cards."""

@@ -25,7 +25,6 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _TEST = "custom_experiment_test.py"
 _TESTED = "custom_scenario"
 """The experiment that the example of a test names."""
-_STUDY_ROW = "| `{study}` | the study: searched values, seeds, comparison, claims and page |\n"
 _README = """# {title}
 
 {about}
@@ -39,7 +38,7 @@ _README = """# {title}
 | `{module}.yaml` | the experiment: parameters, and settings that do not affect results |
 | `{module}.py` | custom code, which is part of the keys of the stages that use it |
 | `test_{module}.py` | tests: the experiment can be planned, and runs with one step of each loop |
-{study}
+{further}
 `ratchet list parameters WORDS` finds parameters, `ratchet list trainers` and the like list names.
 """
 
@@ -64,13 +63,13 @@ class Example:
     names
         Regular expression of a name in the files → its replacement, with ``{name}`` and, in class
         names, ``{Name}``.
-    study
-        Whether a study of the experiment is also copied.
+    further
+        Another copied file: its path, the end of the copy's name, and its content in the README.
     """
 
     stem: str
     names: Mapping[str, str]
-    study: bool = False
+    further: tuple[str, str, str] | None = None
 
 
 _SECTION = r'(?<=["`])\b{0}\b(?=["`])|(?<=hyper_params\.){0}\b|^{0}(?=:)'
@@ -78,7 +77,11 @@ _SECTION = r'(?<=["`])\b{0}\b(?=["`])|(?<=hyper_params\.){0}\b|^{0}(?=:)'
 _CARDS = {r"\bCards": "{Name}", _SECTION.format("cards"): "{name}"}
 EXAMPLES = {
     Kind.SCENARIO: Example("custom_scenario", _CARDS),
-    Kind.STUDY: Example("custom_scenario", _CARDS, study=True),
+    Kind.STUDY: Example(
+        "custom_scenario",
+        _CARDS,
+        ("study.yaml", "_study.yaml", "the study: searched values, seeds, comparison, claims, page"),
+    ),
     Kind.TRAINER: Example(
         "custom_trainer",
         {
@@ -89,7 +92,11 @@ EXAMPLES = {
         },
     ),
     Kind.LANGUAGE_TASK: Example("language/custom_task", {r"\bDoubling\b": "{Name}"}),
-    Kind.GAME: Example("language/custom_game", {r"\bHighCard": "{Name}"}),
+    Kind.GAME: Example(
+        "language/custom_game",
+        {r"\bHighCard": "{Name}", r"\bcustom_game_networks\b": "{name}_networks"},
+        ("language/custom_game_networks.yaml", "_networks.yaml", "the same game for networks"),
+    ),
     Kind.TEXT_SCENARIO: Example(
         "custom_text_scenario", {r"\bSums": "{Name}", _SECTION.format("sums"): "{name}"}
     ),
@@ -104,12 +111,16 @@ def new(
     module = _module_name(name.name)
     if name.exists():
         raise ParameterError(f"new: {name} exists already. Choose another name.")
-    files = _files(EXAMPLES[kind], module)
+    example = EXAMPLES[kind]
+    files = _files(example, module)
     experiment = name / f"{module}.yaml"
-    study = f"{module}_study.yaml"
-    is_study = study in files
-    run = f"ratchet study {name / study}" if is_study else f"ratchet run {experiment}"
-    commands = [f"ratchet plan {experiment}", run, f"pytest {name}"]
+    commands = [f"ratchet plan {experiment}", f"ratchet run {experiment}", f"pytest {name}"]
+    further = ""
+    if example.further is not None:
+        _, suffix, content = example.further
+        further = f"| `{module}{suffix}` | {content} |\n"
+        verb = "study" if kind is Kind.STUDY else "run"
+        commands.insert(2, f"ratchet {verb} {name / module}{suffix}")
     description = files[f"{module}.py"].removeprefix('"""').partition("\n")[0]
     title = module.replace("_", " ").capitalize()
     files["README.md"] = _README.format(
@@ -117,7 +128,7 @@ def new(
         about=description,
         module=module,
         commands="\n".join(commands),
-        study=_STUDY_ROW.format(study=study) if is_study else "",
+        further=further,
     )
     try:
         name.mkdir(parents=True)
@@ -167,8 +178,9 @@ def _files(example: Example, module: str) -> dict[str, str]:
         f"{module}.py": (folder / f"{example.stem}.py").read_text("utf-8"),
         f"test_{module}.py": (folder / _TEST).read_text("utf-8").replace(_TESTED, stem),
     }
-    if example.study:
-        texts[f"{module}_study.yaml"] = (folder / "study.yaml").read_text("utf-8")
+    if example.further is not None:
+        path, suffix, _ = example.further
+        texts[f"{module}{suffix}"] = (folder / path).read_text("utf-8")
     words = "".join(word.capitalize() for word in module.split("_"))
     class_name = words.removesuffix("Trainer") or "Custom"
     if re.search(rf"\b{class_name}\b", texts[f"{module}.py"]):

@@ -11,18 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.errors import ParameterError
-from ratchet.games import OPEN_SPIEL
+from ratchet.games.loading import make_game
 from ratchet.games.match import Game, View, read_action
 from ratchet.seeding import derive_seed, numpy_generator
 from tasks.stages.families import open_session
 from tasks.tensordict.session import ArmSession
-from trainers.callbacks.game_policies import state_policy
 from trainers.language.trainer import LanguageTrainer
+from trainers.match_policies import seat_policy
 from trainers.tensordict.rl import TensorDictRlTrainer
 
 if TYPE_CHECKING:
     from flows.runs.resolve import ResolvedExperiment
-    from ratchet.games.open_spiel import OpenSpielGame
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.tracking.run_folder import RunFolder
     from tasks.stages.families import AnySession
@@ -110,29 +109,28 @@ def _play_against(session: AnySession, key: str, seat: str) -> _Play:
     if not isinstance(session, ArmSession) or session.keys.trainer_class.traits.is_remote:
         raise _no_game(hyper_params)
     trainer = session.trainer_taking_over(key, None)
+    game = None
     if isinstance(trainer, LanguageTrainer):
         game = trainer.scenario_instance.test_environment.rules.environment
-        play: _Play = partial(_play_models, trainer)
-    elif isinstance(trainer, TensorDictRlTrainer) and hyper_params.dataset.startswith(OPEN_SPIEL):
-        from ratchet.games.open_spiel import OpenSpielGame
-
-        game = OpenSpielGame(hyper_params.dataset, **hyper_params.gymnasium.environment_kwargs)
-        play = partial(_play_networks, trainer, game)
-    else:
+    elif isinstance(trainer, TensorDictRlTrainer):
+        section = hyper_params.gymnasium
+        game = make_game(hyper_params.dataset, section.environment_kwargs, session.keys.base_dir)
+    if not isinstance(game, Game):
         raise _no_game(hyper_params)
     if any(getattr(agent, "recurrence", None) for agent in hyper_params.agents.values()):
         raise ParameterError("play: got recurrent agents, expected some without a memory.")
-    if not isinstance(game, Game):
-        raise _no_game(hyper_params)
     if seat not in game.seats:
         raise ParameterError(f"play: got the seat {seat!r}, expected one of {list(game.seats)}.")
-    return play
+    if isinstance(trainer, LanguageTrainer):
+        return partial(_play_models, trainer)
+    assert isinstance(trainer, TensorDictRlTrainer)
+    return partial(_play_networks, trainer, game)
 
 
 def _no_game(hyper_params: HyperParameters) -> ParameterError:
     return ParameterError(
         f"play: got a run of {hyper_params.scenario} with the dataset {hyper_params.dataset!r},"
-        " expected a game of language models that are trained here, or OpenSpiel's of networks."
+        " expected a game, of networks or of language models that are trained here."
     )
 
 
@@ -150,7 +148,7 @@ def _play_models(trainer: LanguageTrainer, person: Person, number: int) -> dict[
 
 
 def _play_networks(
-    trainer: TensorDictRlTrainer, game: OpenSpielGame, person: Person, number: int
+    trainer: TensorDictRlTrainer, game: Game, person: Person, number: int
 ) -> dict[str, float]:
     seed = derive_seed(trainer.hyper_params.seed, "test", number, "match")
     generator = numpy_generator(seed, "actions")
@@ -161,7 +159,7 @@ def _play_networks(
             if seat == person.seat:
                 actions[seat] = person.choose(match.view(seat))
             else:
-                chances = state_policy(trainer, game.game, match.state, game.seats.index(seat))
+                chances = seat_policy(trainer, game, match, seat)
                 actions[seat] = int(generator.choice(len(chances), p=chances.numpy()))
         match.play(actions)
     return dict(match.rewards)

@@ -30,9 +30,13 @@ def game_class(name: str, base_dir: Path | str | None = None) -> type[Game] | No
 
 
 def make_game(
-    name: str, options: Mapping[str, Any], base_dir: Path | str | None = None
+    name: str,
+    options: Mapping[str, Any],
+    base_dir: Path | str | None = None,
+    *,
+    path: str = "language_task.task_options",
 ) -> Game | None:
-    """Create a game with its parameters; None for the name of something else.
+    """Create a game with its parameters, set at ``path``; None for the name of something else.
 
     Raises ParameterError for parameters that the game does not have.
     """
@@ -44,8 +48,7 @@ def make_game(
         game = chosen(*arguments, **options)
     except TypeError as error:
         raise ParameterError(
-            f"language_task.task_options: got {dict(options)}, which {name} does not accept:"
-            f" {error}."
+            f"{path}: got {dict(options)}, which {name} does not accept: {error}."
         ) from error
     seats = getattr(game, "seats", ())
     if not seats or len({*seats}) < len(seats) or not all(map(_NAME.fullmatch, seats)):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from ratchet.language_models.types import ChatMessage
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,14 @@ class Match(ABC):
     def view(self, seat: str) -> View:
         """Return the view of an acting seat."""
 
+    def legal(self, seat: str) -> Collection[int]:
+        """Return the numbers of an acting seat's legal actions."""
+        return self.view(seat).legal
+
+    def observe(self, seat: str) -> Floats:
+        """Return the knowledge of a seat, acting or not, as numbers for networks, f32 [D]."""
+        raise NotImplementedError(f"{type(self).__name__}.observe")
+
     @abstractmethod
     def play(self, actions: Mapping[str, int]) -> None:
         """Apply the legal actions of all acting seats."""
@@ -63,6 +77,10 @@ class Game(ABC):
     """The names of the seats, in an order that does not change."""
     forfeit: float = -1.0
     """The reward of a seat whose reply names no legal action, which ends the match."""
+    observation_size: int = 0
+    """D of :meth:`Match.observe`; 0: networks cannot play."""
+    num_actions: int = 0
+    """The actions are 0 to this − 1; for networks."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages whose versions decide what is played."""
 

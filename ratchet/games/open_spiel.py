@@ -10,8 +10,9 @@ import string
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import numpy as np
 import pyspiel
 from torch import Tensor
 
@@ -19,6 +20,9 @@ from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.games import OPEN_SPIEL
 from ratchet.games.match import Game, Match, View
 from ratchet.language_models.types import ChatMessage
+
+if TYPE_CHECKING:
+    from ratchet.games.match import Floats
 
 _Integers = TypeVar("_Integers", int, Tensor)
 _SEED = "rng_seed"
@@ -110,6 +114,24 @@ def view_of(state: pyspiel.State, player: int) -> View:
     return View((ChatMessage("user", read(player).strip() or "(nothing yet)"),), legal)
 
 
+def tensor_size(game: pyspiel.Game) -> int:
+    """Return the length of :func:`tensor_of`; 0 if the game has no tensors."""
+    kind = game.get_type()
+    if kind.provides_information_state_tensor:
+        return int(game.information_state_tensor_size())
+    return int(game.observation_tensor_size()) if kind.provides_observation_tensor else 0
+
+
+def tensor_of(state: pyspiel.State, player: int) -> Floats:
+    """Return a player's information state, or its observation, f32 [D]; zeros at the end."""
+    game = state.get_game()
+    if state.is_terminal():
+        return np.zeros(tensor_size(game), np.float32)
+    is_complete = game.get_type().provides_information_state_tensor
+    read = state.information_state_tensor if is_complete else state.observation_tensor
+    return np.array(read(player), np.float32)
+
+
 class OpenSpielGame(Game):
     """One of OpenSpiel's games, with its parameters."""
 
@@ -120,6 +142,8 @@ class OpenSpielGame(Game):
         self.game = load_game(dataset, parameters)
         self.seats = seats_of(self.game)
         self.forfeit = float(self.game.min_utility())
+        self.observation_size = tensor_size(self.game)
+        self.num_actions = self.game.num_distinct_actions()
         if not draws_inside(self.game):
             return
         if _SEED in parameters:
@@ -186,6 +210,15 @@ class OpenSpielMatch(Match):
     def view(self, seat: str) -> View:
         """Return the seat's observations and legal actions."""
         return view_of(self.state, self._seats.index(seat))
+
+    def legal(self, seat: str) -> list[int]:
+        """Return the seat's legal actions."""
+        legal: list[int] = self.state.legal_actions(self._seats.index(seat))
+        return legal
+
+    def observe(self, seat: str) -> Floats:
+        """Return the seat's information state, or its observation."""
+        return tensor_of(self.state, self._seats.index(seat))
 
     def play(self, actions: Mapping[str, int]) -> None:
         """Apply the actions, then draw chance."""

@@ -6,59 +6,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
-from ratchet.games.open_spiel import seats_of, view_of
+from ratchet.games.open_spiel import seats_of, tensor_of, view_of
 from ratchet.language_models.types import ChatMessage
 from ratchet.rollouts.batch import Batch
 from ratchet.rollouts.trajectory import Trajectory
-from ratchet.scenarios.gymnasium.open_spiel import observe
 from ratchet.scenarios.language_task.task import prompt_format
 from trainers.language.self_hosted import SelfHostedTrainer
+from trainers.match_policies import player_policies
 
 if TYPE_CHECKING:
     import pyspiel
 
     from ratchet.games.information_states import InformationStates
-    from ratchet.scenarios.gymnasium.simulators import Floats
     from ratchet.scenarios.language_task.rollout_generation import Rules
     from trainers.language.trainer import LanguageTrainer
     from trainers.tensordict.rl import TensorDictRlTrainer
 
 
-def network_policy(
-    trainer: TensorDictRlTrainer, game: pyspiel.Game, states: InformationStates
-) -> Tensor:
+def network_policy(trainer: TensorDictRlTrainer, states: InformationStates) -> Tensor:
     """Return networks' probabilities of actions in all information states, f64 [I, N]."""
     players = states.player.tolist()
-    seen = [observe(game, state)[p] for state, p in zip(states.examples, players, strict=True)]
-    return _policy(trainer, np.stack(seen), states.legal, states.player)
-
-
-def state_policy(
-    trainer: TensorDictRlTrainer, game: pyspiel.Game, state: pyspiel.State, player: int
-) -> Tensor:
-    """Return a network's probabilities of actions in one state of a game, f64 [N]."""
-    legal = torch.zeros(1, game.num_distinct_actions(), dtype=torch.bool)
-    legal[0, state.legal_actions(player)] = True
-    return _policy(trainer, observe(game, state)[[player]], legal, torch.tensor([player]))[0]
-
-
-@torch.no_grad()
-def _policy(trainer: TensorDictRlTrainer, seen: Floats, legal: Tensor, player: Tensor) -> Tensor:
-    """Return the acting players' probabilities of actions: f32 [I, D], [I, N], [I] → f64 [I, N]."""
-    agents, size = trainer.combined_agents, [len(seen)]
-    shape = (-1, len(agents.agent_names), -1)
-    frames = {
-        "observation": torch.from_numpy(seen).unsqueeze(1).expand(shape),
-        "legal": legal.unsqueeze(1).expand(shape),
-    }
-    td = TensorDict({"agents": TensorDict(frames, batch_size=size)}, batch_size=size)
-    distributions = agents.get_dist(td.to(trainer.device))
-    logits = torch.stack([distributions[name].logits for name in agents.agent_names], 1).cpu()
-    mine = logits[torch.arange(len(seen)), player].double()
-    return torch.where(legal, mine.softmax(-1), 0.0)
+    seen = [tensor_of(state, p) for state, p in zip(states.examples, players, strict=True)]
+    return player_policies(trainer, np.stack(seen), states.legal, states.player)
 
 
 @torch.no_grad()

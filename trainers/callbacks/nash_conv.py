@@ -156,7 +156,7 @@ class NashConvTest(Callback):
 
         if self.trainer.traits.learns_tokens:
             return game_policies.language_policy(self.trainer, self._game, self._states)
-        return game_policies.network_policy(self.trainer, self._game, self._states)
+        return game_policies.network_policy(self.trainer, self._states)
 
 
 def _game_parameters(hyper_params: HyperParameters) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
 from ratchet.games import OPEN_SPIEL
+from ratchet.games.loading import game_class, make_game
 from ratchet.lazy import is_installed, require_packages
 from ratchet.parameters.trainers import TORCHRL_TRAINERS
 from ratchet.plugins import is_class_spec, load_class
@@ -193,8 +194,9 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
         require_packages(_packages_of(name), f"dataset: {name!r}")
         refuse_wrappers(section.wrappers, name)
         return LibraryGame(lambda: _refuse_to_simulate(name))
-    if name.startswith(OPEN_SPIEL):
-        return _from_open_spiel(name, section, simulates=_wants_simulator(hyper_params))
+    if game_class(name, base_dir) is not None:
+        simulates = _wants_simulator(hyper_params)
+        return _from_match_game(name, section, base_dir, simulates=simulates)
     if is_file(name) or name in ENVIRONMENTS.names():
         environment_class = ENVIRONMENTS.find(name, base_dir)
         stands_in = issubclass(environment_class, Dynamics) and not is_file(name)
@@ -275,7 +277,8 @@ def _from_class(
         f"dataset: {environment_class.__qualname__!r} has the bases"
         f" {[b.__name__ for b in environment_class.__bases__]},"
         " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env,"
-        " pettingzoo.ParallelEnv, pettingzoo.AECEnv or torchrl.envs.EnvBase."
+        " pettingzoo.ParallelEnv, pettingzoo.AECEnv, torchrl.envs.EnvBase or"
+        " ratchet.games.match.Game."
     )
 
 
@@ -294,29 +297,32 @@ def _agent_cycle(
     return SimulatedEnvSpec(make, source, takes_turns=True)
 
 
-def _from_open_spiel(name: str, section: GymnasiumParameters, *, simulates: bool) -> Game:
-    """Return the spec of an OpenSpiel game: as a table if it is small."""
-    require_packages(_packages_of(name), f"dataset: {name!r}")
+def _from_match_game(
+    name: str, section: GymnasiumParameters, base_dir: Path | None, *, simulates: bool
+) -> Game:
+    """Return the spec of a game of seats: of a small game of OpenSpiel, as a table."""
     refuse_wrappers(section.wrappers, name)
-    from ratchet.games.open_spiel import MOST_NODES
-    from ratchet.scenarios.gymnasium.game_tables import GameTable, build_table
-    from ratchet.scenarios.gymnasium.open_spiel import OpenSpielSimulator
-
     kwargs, limit = section.environment_kwargs, section.max_episode_steps
-    table = None if simulates else build_table(name, kwargs)
-    if table is not None:
-        return BatchedEnvSpec(lambda: table, GameTable, limit)
+    if name.startswith(OPEN_SPIEL) and not simulates:
+        from ratchet.scenarios.gymnasium.game_tables import GameTable, build_table
+
+        table = build_table(name, kwargs)
+        if table is not None:
+            return BatchedEnvSpec(lambda: table, GameTable, limit)
     if section.implementation == "batched":
         raise ParameterError(
-            f"gymnasium.implementation: got 'batched', but {name!r} has more than {MOST_NODES:,}"
-            " nodes, simultaneous moves, or random numbers of its own. Set it to 'auto'."
+            f"gymnasium.implementation: got 'batched', but {name!r} is no game of OpenSpiel, or has"
+            " too many nodes, simultaneous moves, or random numbers of its own. Set it to 'auto'."
         )
-    return SimulatedEnvSpec(
-        lambda: OpenSpielSimulator(name, kwargs, limit),
-        OpenSpielSimulator,
-        takes_turns=True,
-        renders=False,
-    )
+    from ratchet.scenarios.gymnasium.matches import MatchSimulator
+
+    def make() -> Simulator:
+        game = make_game(name, kwargs, base_dir, path="gymnasium.environment_kwargs")
+        assert game is not None  # game_class has found it
+        return MatchSimulator(game, limit)
+
+    source = MatchSimulator if name.startswith(OPEN_SPIEL) else game_class(name, base_dir)
+    return SimulatedEnvSpec(make, source, takes_turns=True, renders=False)
 
 
 def _is_torchrls(environment_class: type) -> bool:

@@ -1,7 +1,7 @@
 """Small OpenSpiel games as tables, so that thousands of episodes advance in one step.
 
 The game's tree is expanded once; a state is the number of a node. Episodes are those of
-:class:`ratchet.scenarios.gymnasium.open_spiel.OpenSpielSimulator`.
+:class:`ratchet.scenarios.gymnasium.matches.MatchSimulator`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ratchet.games.open_spiel import MOST_NODES, draw, draws_inside, load_game, thresholds
+from ratchet.games.open_spiel import (
+    MOST_NODES,
+    OpenSpielGame,
+    draw,
+    draws_inside,
+    load_game,
+    tensor_of,
+    tensor_size,
+    thresholds,
+)
 from ratchet.scenarios.gymnasium.dynamics import Dynamics, State, Transition
-from ratchet.scenarios.gymnasium.open_spiel import game_spaces, observe
+from ratchet.scenarios.gymnasium.matches import game_spaces
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces
 from ratchet.scenarios.gymnasium.turns import Turn
 
@@ -72,7 +81,7 @@ def _tabulate(
     legal = torch.zeros(len(states), num_players, num_actions, dtype=torch.bool)
     is_chance = torch.tensor([state.is_chance_node() for state in states])
     rows, begins, seen = [], [], []
-    nothing = np.zeros_like(observe(game, states[-1]))
+    nothing = np.zeros((num_players, tensor_size(game)), np.float32)
     for node, (state, after) in enumerate(zip(states, children, strict=True)):
         if state.is_chance_node():
             outcomes = state.chance_outcomes()
@@ -84,7 +93,7 @@ def _tabulate(
         row[list(after)] = torch.tensor(list(after.values()), dtype=torch.int64)
         rows.append(row)
         begins.append(torch.ones(0, dtype=torch.float64))
-        seen.append(observe(game, state))
+        seen.append(np.stack([tensor_of(state, player) for player in range(num_players)]))
         if after:
             legal[node, state.current_player()] = row >= 0
     return GameTree(
@@ -153,4 +162,4 @@ def build_table(dataset: str, parameters: Mapping[str, Any]) -> GameTable | None
     tree = expand(dataset, json.dumps(dict(parameters), sort_keys=True))
     if tree is None:
         return None
-    return GameTable(game_spaces(load_game(dataset, parameters)), tree)
+    return GameTable(game_spaces(OpenSpielGame(dataset, **parameters)), tree)

@@ -53,8 +53,8 @@ def test_new_files_have_the_new_names_only(kind: Kind) -> None:
     folder = create(kind, "renamed")
     module = folder.name.replace("-", "_")
     texts = {path.name: path.read_text() for path in folder.iterdir()}
-    study = {f"{module}_study.yaml"} if kind is Kind.STUDY else set()
-    assert texts.keys() == study | {
+    further = EXAMPLES[kind].further
+    assert texts.keys() == ({module + further[1]} if further else set()) | {
         *(f"{module}.yaml", f"{module}.py", f"test_{module}.py", "README.md")
     }
     old = ("custom_", "examples/", "Cards", '"cards"', "Sums", '"sums"', "HillClimbing")

@@ -17,11 +17,11 @@ from trainers.registry import build_trainer
 
 pyspiel = pytest.importorskip("pyspiel", reason="the extra 'games' is not installed")
 
-from ratchet.games.open_spiel import draw  # noqa: E402
+from ratchet.games.open_spiel import draw, tensor_of  # noqa: E402
 from ratchet.scenarios.gymnasium.game_tables import build_table  # noqa: E402
-from ratchet.scenarios.gymnasium.open_spiel import observe  # noqa: E402
 
 HERE = Path(__file__).parent
+CUSTOM = f"{HERE.parents[2]}/examples/language/custom_game.py:HighCard"
 CONNECT_FOUR = "pettingzoo.classic.connect_four_v3"
 GAMES = {
     "open_spiel/kuhn_poker": {},
@@ -30,6 +30,7 @@ GAMES = {
     "open_spiel/negotiation": {},
     "open_spiel/goofspiel": {"players": 3},
     CONNECT_FOUR: {},
+    CUSTOM: {},
 }
 
 
@@ -77,7 +78,7 @@ def test_games_are_played_and_learned_by_name(dataset):
     trainer.initial_state()
     metrics = trainer.run_iterations(0, 1)[0]
     assert metrics["num_episodes"] > 0
-    assert metrics["player_0.entropy"] > 0
+    assert metrics[f"{trainer.combined_agents.agent_names[0]}.entropy"] > 0
     assert len(trainer.run_test().table["rounds"]) == 4
     kind = BatchedEnvironment if "_poker" in dataset else SimulatedEnvironment
     assert isinstance(trainer.train_environment, kind)
@@ -123,7 +124,8 @@ def test_a_table_is_the_game_in_every_history(name):
                 index = int((middle >= tree.threshold[node]).sum())
                 pairs.append((int(tree.child[node, index]), state.child(outcome)))
             continue
-        assert tree.observation[node].numpy().tolist() == observe(game, state).tolist()
+        for player, seen in enumerate(tree.observation[node]):
+            assert seen.tolist() == tensor_of(state, player).tolist()
         player = state.current_player()
         for each in range(2):
             legal = tree.legal[node, each].nonzero().flatten().tolist()
