@@ -80,7 +80,7 @@ EXAMPLES = {
     Kind.STUDY: Example(
         "custom_scenario",
         _CARDS,
-        ("study.yaml", "_study.yaml", "the study: searched values, seeds, comparison, claims, page"),
+        ("study.yaml", "_study.yaml", "the study: searches, seeds, comparison, claims and page"),
     ),
     Kind.TRAINER: Example(
         "custom_trainer",
