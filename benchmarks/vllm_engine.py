@@ -1,7 +1,7 @@
 """Tokens per CPU-second of the engine ``vllm`` and the built-in one for the same requests.
 
-Both use one thread of the CPU, in turns. The models are randomly initialised, and end completions
-by chance. After ``make setup-vllm``, run ``OMP_NUM_THREADS=1 python benchmarks/vllm_engine.py
+They alternate, on one CPU thread. The models are randomly initialised, and end completions by
+chance. After ``make setup-vllm``, run ``OMP_NUM_THREADS=1 python benchmarks/vllm_engine.py
 [REQUESTS TOKENS]``.
 """
 

@@ -4,8 +4,8 @@ Run it:    python examples/legible_solutions.py
 Train it:  ratchet run examples/legible_solutions.yaml
 
 As in prover-verifier games (Kirchner et al. 2024, arXiv:2407.13692), the prover's stance is sampled
-for each episode. A helpful prover (1) is rewarded if its right solution is accepted, a sneaky one
-(0) if its wrong solution is. Here a scripted verifier only checks the last step.
+for each episode. A helpful prover (1) is rewarded if its solution is right and accepted, a sneaky
+one (0) if it is wrong and accepted. Here a scripted verifier only checks the last step.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def save_tree(tree: Tree, directory: Path, name: str) -> None:
 def load_tree(directory: Path, name: str, *, copy: bool = True) -> Tree:
     """Read the files of :func:`save_tree`.
 
-    Without ``copy``, tensors are mapped: the parts of the file that are used are read when they
-    are. The file must not change meanwhile, but may be deleted.
+    Without ``copy``, tensors are mapped: their pages are read on first use. The file must not
+    change in the meantime; on local disks it may be deleted.
     """
     values, tensors = directory / f"{name}.json", directory / f"{name}.safetensors"
     for file in (values, tensors):
@@ -90,7 +90,7 @@ def load_tree(directory: Path, name: str, *, copy: bool = True) -> Tree:
 
 
 def _separate(tensors: Tensors) -> Tensors:
-    """Return tensors in the CPU's memory that share none, which can't be written."""
+    """Return tensors in CPU memory, copied where they share storage, which can't be written."""
     separate: Tensors = {}
     addresses: set[int] = set()
     for name, tensor in tensors.items():

@@ -167,7 +167,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
         """Return where a prover is rewarded if stances vary, bool[*B].
 
         ``stance`` int[*B] is 0 or 1, ``decision`` int[*B] the verifier's. By default a prover is
-        rewarded for the decision that is its stance.
+        rewarded for the decision that is its stance. Not called with a shared reward.
         """
         return decision == stance
 

@@ -49,7 +49,8 @@ class ResultTable:
         answers after its pretraining.
     columns
         At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); if
-        available ``rounds``, ``reward.AGENT`` and columns of groups. Without decisions,
+        available ``rounds``, ``reward.AGENT``, ``played_label`` and columns of groups. Without
+        decisions,
         ``datapoint_id`` and ``correct`` or at least one ``reward.AGENT``; ``task_id`` is the
         datapoint's task.
 

@@ -87,14 +87,14 @@ def _about_data(points: Sequence[MetricPoint]) -> Iterator[str]:
             )
 
 
-_GRADIENT_NORMS = ("actor/grad_norm", "grad_norm", "grad_norm_0")
-_ZERO = {
-    "all advantages were": ("critic/advantages/min", "critic/advantages/max"),
-    "the gradient was": _GRADIENT_NORMS,
+_ZERO = (
+    ("all advantages were", ("critic/advantages/min", "critic/advantages/max")),
+    ("the gradient was", ("actor/grad_norm", "grad_norm", "grad_norm_0")),
     # a loss of centred advantages can be 0 where its gradient is not
-    "the loss was": ("actor/loss", "loss_objective", "loss", *_GRADIENT_NORMS),
-}
-"""Quantity that is exactly 0 without learning → the metrics that all are 0 then, by family."""
+    ("the loss was", ("actor/loss", "actor/grad_norm")),
+    ("the loss was", ("loss_objective", "loss")),
+)
+"""Quantities that are exactly 0 without learning, with the metrics that are then all 0."""
 
 
 def about_training(points: Sequence[MetricPoint]) -> list[str]:
@@ -146,7 +146,7 @@ def _about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
 
 def _of_each_model(metrics: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Iterate over quantities with their metrics, which start with a model if there are several."""
-    for what, names in _ZERO.items():
+    for what, names in _ZERO:
         yield what, list(names)
         prefixes = dict.fromkeys(
             metric.removesuffix(name)

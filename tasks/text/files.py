@@ -104,11 +104,14 @@ def result_table(
     protocol: ProtocolHandler,
     dataset: Dataset | None = None,
     groups: Sequence[TestGroups] = (),
+    *,
+    are_labels_played: bool = False,
 ) -> Table:
     """Return the decision on each datapoint, one row per rollout.
 
     ``groups`` add their columns of the dataset, if it has them; a part of a dataset, such as the
-    validation split, keeps the ids of the whole. ``played_label`` marks labels made by play.
+    validation split, keeps the ids of the whole. A column ``played_label`` marks labels made by
+    play.
     """
     agents = protocol.agent_names
     verifier = verifier_index(agents, protocol.verifier_names[0])
@@ -122,9 +125,9 @@ def result_table(
     }
     for index, agent in enumerate(agents):
         table[f"{REWARD_PREFIX}{agent}"] = rewards[:, index].tolist()
+    if are_labels_played:
+        table[PLAYED_LABEL] = [True] * len(rollouts)
     if isinstance(dataset, NestedArrayDictDataset):
-        if "y" not in dataset.fields:
-            table[PLAYED_LABEL] = [True] * len(rollouts)
         row_by_id = {each: row for row, each in enumerate(dataset["datapoint_id"].tolist())}
         rows = [row_by_id[each] for each in table["datapoint_id"]]
         for column in (each.column for each in groups if each.column in dataset.fields):

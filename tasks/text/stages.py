@@ -134,7 +134,7 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
         session.store.remove(jobs.key)
         raise FineTuneError(
             f"{error} Iteration {call.iteration} of arm {call.arm!r}: `ratchet resume"
-            f" {session.settings.run_id}` makes a new job."
+            f" {session.settings.run_id}` repeats a failed job, and uses a finished one."
         ) from error
     state.save(folder / STATE_FOLDER)
     usage = trainer.training_usage
@@ -169,7 +169,9 @@ def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     _save(call, folder, session, rollouts, usage)
     groups = test_groups(session.keys.hyper_params)
     dataset = session.datasets[call.detail]
-    write_table(folder, result_table(rollouts, session.protocol, dataset, groups))
+    is_played = getattr(session.keys.scenario, "label", None) is not None
+    table = result_table(rollouts, session.protocol, dataset, groups, are_labels_played=is_played)
+    write_table(folder, table)
     return [IterationMetrics(iteration=call.iteration, values=values)]
 
 

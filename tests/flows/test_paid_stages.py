@@ -75,7 +75,7 @@ def store_first_stages(found: ResolvedExperiment, module: str = "") -> None:
             return
 
 
-MODULE = "ratchet.scenarios.pure_text.playing"
+MODULE = "ratchet.scenarios.pure_text.rollout"
 """Module in the code of the rollouts, but not of the data."""
 
 

@@ -100,7 +100,7 @@ def served_by_vllm(base, log):
 
 
 def responds(url):
-    with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url):
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
         return True
     return False
 

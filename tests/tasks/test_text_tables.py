@@ -10,7 +10,7 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.specs import rollout_spec
 from ratchet.scenarios.code_validation.dataset import examples_to_dataset
 from ratchet.scenarios.code_validation.generator.examples import Example
-from ratchet.statistics.results import mean_return, paid_agents
+from ratchet.statistics.results import mean_return, paid_agents, same_datapoints
 from ratchet.tracking.result_table import ResultTable
 from tasks.text.files import result_table
 
@@ -43,3 +43,16 @@ def test_each_row_contains_the_kind_of_bug_of_its_program():
     fields = {name: data[name] for name in data.fields if name != "bug"}
     older = NestedArrayDictDataset(NestedArrayDict(fields, len(data)))
     assert "bug" not in result_table(rollouts, protocol, older, groups)
+
+
+def test_labels_made_by_play_do_not_identify_datapoints():
+    protocol = build_protocol_handler(HyperParameters(**PARAMETERS))
+    rollouts = rollout_spec(3, 2, 1).blank(2)
+    rollouts["datapoint_id"][:] = [0, 1]
+    tables = {False: [], True: []}
+    for y in ([0, 1], [1, 1]):
+        rollouts["y"][:] = y
+        for played, both in tables.items():
+            both.append(result_table(rollouts, protocol, are_labels_played=played))
+    assert not same_datapoints(*tables[False])
+    assert same_datapoints(*tables[True])

@@ -84,7 +84,7 @@ def test_warnings_are_in_the_report_and_on_the_last_line(folder, capsys):
     [
         ({"critic/advantages/min": 0.0, "critic/advantages/max": 0.0}, "all advantages were"),
         ({"actor/grad_norm": 0.0, "actor/loss": 0.1}, "the gradient was"),
-        ({"loss_objective": 0.0}, "the loss was"),
+        ({"loss_objective": 0.0, "grad_norm": 0.1}, "the loss was"),
         ({"left/actor/loss": 0.0}, "of left the loss was"),
     ],
 )

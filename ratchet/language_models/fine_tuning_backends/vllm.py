@@ -112,7 +112,7 @@ class VllmBackend(FineTuningBackend):
         body = {"lora_name": name, "lora_path": path}
         try:
             await self._connection.send("POST", "load_lora_adapter", body)
-        except TransientError as error:  # vLLM answers 500
+        except (TransientError, StatusError) as error:  # vLLM responds with 500
             if "max_lora_rank" not in str(error):
                 raise
             raise StatusError(

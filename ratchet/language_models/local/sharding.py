@@ -66,9 +66,9 @@ def gather(share: Tensor, like: Tensor) -> Tensor:
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a copy of this process's shard of a tensor that all of them have.
+    """Return a copy of this process's shard of a complete tensor.
 
-    It is sharded like another, or complete if that is.
+    All of it if ``like`` is not sharded.
     """
     if isinstance(like, DTensor):
         rows = -(-len(like) // like.device_mesh.size())

@@ -55,12 +55,12 @@ class TextScenario(Scenario):
     """Base of scenarios whose agents are chat models."""
 
     label: Callable[[Position], int] | None = None
-    """Label of what was said, 0 or 1; None if labels are the datasets' ``y``.
+    """Label of an episode, 0 or 1; None if labels are the datasets' ``y``.
 
     A scenario whose labels are made by play defines it as a method. It is called in a round with a
     decision or at the end of the episode, with the position after the round's messages, which may
     lack a solution. It must depend only on the position, and be fast, since all episodes wait for
-    it. Datasets should have no ``y``.
+    it. Until then, judgements read a ``y`` of 0, or that of the dataset, which needs none.
     """
 
     @classmethod

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from ratchet.errors import CustomCodeError, RolloutError
@@ -170,9 +171,9 @@ def _penalized(
 
 
 def _label(label: Callable[[Position], int], position: Position) -> int:
-    """Return the label of what was said."""
+    """Return the label of an episode, given its messages."""
     y = label(position)
-    if y not in (0, 1):
+    if not isinstance(y, int | np.integer | np.bool_) or y not in (0, 1):
         raise CustomCodeError(
             f"datapoint {position.datapoint_id}, round {position.round}: label(position) of the"
             f" scenario returned {y!r}, expected 0 or 1."

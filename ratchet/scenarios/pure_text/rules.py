@@ -192,7 +192,7 @@ class RoundRules:
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
         """Return a prover's stance, 0 reject or 1 accept; None for other agents.
 
-        It is the decision for which the prover is rewarded. In an episode of stance 0 provers
+        By default the prover is rewarded for this decision. In an episode of stance 0 provers
         argue for the opposite sides; the episode's stance is read only if stances vary.
         """
         if agent not in self.handler.prover_names:

@@ -258,7 +258,8 @@ class Ranks:
         """Send a request to all ranks; return their answers."""
         assert self._processes is not None
         try:
-            with tempfile.TemporaryDirectory(dir=self._home) as name:
+            # some file systems keep mapped files until the answers are released
+            with tempfile.TemporaryDirectory(dir=self._home, ignore_cleanup_errors=True) as name:
                 folder = Path(name)
                 save_message(dict(request), folder, REQUEST_NAME)
                 line = {
