@@ -55,6 +55,7 @@ CONTROL = {
     "gymnasium": {"num_test_episodes": 2, "num_train_seeds": 4},
     "rl": {"num_iterations": 2, "frames_per_batch": 24, "minibatch_size": 8},
 }
+GAME = {**CONTROL, "trainer": "vanilla_ppo", "rl": {**CONTROL["rl"], "gamma": 1.0}}
 FRAMES = {
     "batches_per_iteration": 2,
     "config": {
@@ -68,6 +69,14 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "reinforce": {**GRAPHS, "trainer": "reinforce", "rl": ROUNDS},
     "solo": {**GRAPHS, "trainer": "solo_agent"},
     "cartpole": {**CONTROL, "trainer": "vanilla_ppo"},
+    "table_game": {**GAME, "dataset": "open_spiel/kuhn_poker"},
+    "simulated_game": {**GAME, "dataset": "open_spiel/liars_dice"},
+    "language_game": {
+        **TASKS,
+        "trainer": "grpo",
+        "dataset": "open_spiel/kuhn_poker",
+        "language_task": {"num_train": 8, "num_test": 2},
+    },
     "torchrl_ppo": {**CONTROL, "trainer": "torchrl_ppo", "rl": {}, "torchrl": FRAMES},
     "grpo": {**TASKS, "trainer": "grpo"},
     "grpo_apart": {**TASKS, "trainer": "grpo"},
