@@ -14,7 +14,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.abc import Loader, MetaPathFinder
@@ -99,6 +99,19 @@ def load_class(spec: str, base_dir: Path | str | None = None, *, base: type | No
             f" expected a subclass of {base.__module__}.{base.__qualname__}."
         )
     return cls
+
+
+def load_callable(spec: str, base_dir: Path | str | None, parameter: str) -> Callable[..., object]:
+    """Load the function or class ``path/to/file.py:name`` that a parameter names."""
+    path, _, name = spec.rpartition(":")
+    module = load_module(path, base_dir)
+    named = getattr(module, name, None)
+    if named is None:
+        callables = [each for each, value in vars(module).items() if callable(value)]
+        raise UnknownNameError(f"{parameter}: no {name!r} in {path}.{nearest(name, callables)}")
+    if not callable(named):
+        raise ParameterError(f"{parameter}: {spec} is {named!r}, expected a function or class.")
+    return named  # type: ignore[no-any-return]
 
 
 def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleType:

@@ -11,7 +11,7 @@ from ratchet.parameters.options import ValidationParameters
 from ratchet.parameters.text_trainers import count_rollouts as rollouts_of_an_iteration
 from ratchet.parameters.text_trainers import count_tests
 from ratchet.protocols.registry import playing_agents
-from ratchet.scenarios.language_task.parameters import RANDOM, SMALL
+from ratchet.scenarios.language_task.parameters import SMALL
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.files import TRAIN_DATASET
 from tasks.text.keys import TextArmKeys
@@ -138,7 +138,7 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
     bounds = [
         _of_agent(params, agent, answers)
         for agent in playing_agents(params, keys.base_path).values()
-        if agent.model != RANDOM
+        if agent.is_model
     ]
     contexts = [together for _, together in bounds if together is not None]
     together = sum(contexts) if len(contexts) == len(bounds) else None

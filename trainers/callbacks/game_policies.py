@@ -39,16 +39,21 @@ def language_policy(
     """Return language models' probabilities of actions in all information states, f64 [I, N].
 
     They are those of the actions' texts as replies, within ``max_tokens``, relative to all legal
-    ones. Agents without a model have equal probabilities.
+    ones. Of agents without a model, functions are certain, and others have equal probabilities.
     """
     policy = states.legal.double() / states.legal.sum(-1, keepdim=True)
     rules = trainer.scenario_instance.test_environment.rules
     for player, agent in enumerate(seats_of(game)):
+        rows = (states.player == player).nonzero().flatten().tolist()
+        choose = trainer.scenario_instance.agents[agent].choose
+        if choose is not None:
+            actions = [choose(view_of(states.examples[row], player)) for row in rows]
+            policy[rows] = 0.0
+            policy[rows, actions] = 1.0
         if agent not in trainer.model_names:
             continue
         learner = trainer.learners[trainer.model_names[agent]]
         assert isinstance(learner, SelfHostedTrainer)  # checked by the callback
-        rows = (states.player == player).nonzero().flatten().tolist()
         parameters = trainer.scenario_instance.agents[agent].parameters
         replies = _replies(states, rows, learner, rules, parameters.max_tokens)
         batch = Batch.from_trajectories(list(replies.values()), learner.model.pad_token_id)

@@ -20,7 +20,7 @@ def shared_models(agents: Mapping[str, LanguageAgentParameters]) -> dict[str, st
     models: dict[str, str] = {}
     members: dict[str, str] = {}
     for name, agent in agents.items():
-        if agent.model == RANDOM:
+        if not agent.is_model:
             continue
         models[name] = model = agent.shared_model_group or name
         first = members.setdefault(model, name)
@@ -31,8 +31,8 @@ def shared_models(agents: Mapping[str, LanguageAgentParameters]) -> dict[str, st
             )
     if not models:
         raise ParameterError(
-            f"agents: got the model {RANDOM!r} for all of {', '.join(agents)}, expected another"
-            " for at least one agent, which learns."
+            f"agents: got {RANDOM!r} or a function as the model of each of {', '.join(agents)},"
+            " expected a language model for at least one, which learns."
         )
     return models
 

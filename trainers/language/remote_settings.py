@@ -10,7 +10,6 @@ from ratchet.errors import ParameterError
 from ratchet.language_models.training_service.steps import ServiceLoss
 from ratchet.parameters.language import RATCHET, TINKER
 from ratchet.parameters.reading.messages import describe_validation_error
-from ratchet.scenarios.language_task.parameters import RANDOM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,7 +139,7 @@ def check_service(
             " in processes of the run, e.g. with the trainer grpo."
         )
     for name, agent in agents.items():
-        if agent.model == RANDOM:
+        if not agent.is_model:
             continue
         here = agent.model == "small" or agent.warm_up.num_steps > 0
         wrong = {
@@ -162,7 +161,7 @@ def _check_tinker(
 ) -> None:
     """Refuse options that a ``tinker`` service does not support."""
     for name, agent in agents.items():
-        if agent.model == RANDOM:
+        if not agent.is_model:
             continue
         here = agent.model == "small" or agent.warm_up.num_steps > 0
         wrong = {

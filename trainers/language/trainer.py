@@ -21,7 +21,7 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import playing_agents
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios.language_task.instance import SampledModel
-from ratchet.scenarios.language_task.parameters import RANDOM, SMALL
+from ratchet.scenarios.language_task.parameters import SMALL
 from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import deterministic_kernels, torch_threads
@@ -178,8 +178,8 @@ class LanguageTrainer(StagedTrainer):
 
         ``agents`` are the names of the protocol's agents.
         """
-        models = {name: hyper_params.agents[name].model for name in agents}
-        read = {n: model for n, model in models.items() if model not in (SMALL, RANDOM)}
+        sections = {name: hyper_params.agents[name] for name in agents}
+        read = {n: a.model for n, a in sections.items() if a.is_model and a.model != SMALL}
         return {**read, **cls.learner_class.other_models(hyper_params)}
 
     @classmethod

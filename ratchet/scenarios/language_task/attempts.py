@@ -153,7 +153,7 @@ class MatchAttempt(Attempt):
         with blamed(self._name, self._task.task_id):
             while True:
                 chosen = {
-                    name: self._choosers[name](view)
+                    name: self._choose(name, view)
                     for name, view in self._views.items()
                     if name in self._choosers
                 }
@@ -173,6 +173,15 @@ class MatchAttempt(Attempt):
             is_first = not seat.messages
             seat.hear(self._opening(messages) if is_first else messages, () if is_first else None)
         return None if self.acting else self._score("environment")
+
+    def _choose(self, seat: str, view: View) -> int:
+        action = self._choosers[seat](view)
+        if action not in view.legal:
+            raise TaskCodeError(
+                f"seat {seat!r}: its function chose {action!r}, expected a legal action:"
+                f" {dict(view.legal)}."
+            )
+        return action
 
     def _score(self, reason: FinishReason, illegal: Collection[str] = ()) -> None:
         self.acting = ()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import DataError, ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_module, readable_name
+from ratchet.errors import DataError, ParameterError
+from ratchet.plugins import is_class_spec, load_callable, readable_name
 from ratchet.registry import Registry
 from ratchet.scenarios.language_task.task import EXACT_MATCH, Evaluation, Task, is_number
 
@@ -85,20 +85,7 @@ def load_evaluator(reference: Reference, base_dir: Path | None) -> Callable[...,
     """Return the class or function that an experiment names as its evaluator."""
     if not is_class_spec(reference.name):
         return EVALUATORS.find(reference.name)
-    path, _, name = reference.name.rpartition(":")
-    module = load_module(path, base_dir)
-    evaluator = getattr(module, name, None)
-    if evaluator is None:
-        callables = [each for each, value in vars(module).items() if callable(value)]
-        raise UnknownNameError(
-            f"language_task.evaluator: no {name!r} in {path}.{nearest(name, callables)}"
-        )
-    if not callable(evaluator):
-        raise ParameterError(
-            f"language_task.evaluator: {reference.name} is {evaluator!r}, expected a function or"
-            " class."
-        )
-    return evaluator  # type: ignore[no-any-return]
+    return load_callable(reference.name, base_dir, "language_task.evaluator")
 
 
 def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evaluator:

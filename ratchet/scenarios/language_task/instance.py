@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageAgent:
-    """An agent by name; its trainer creates its model."""
+    """An agent by name; its trainer creates its model, unless the function ``choose`` acts."""
 
     name: str
     parameters: LanguageAgentParameters
+    choose: Chooser | None = None
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class LanguageTaskInstance(_Instance):
         """Generate rollouts of tasks of a dataset by index, as configured in ``language``.
 
         ``models`` are those of agents by name, or functions that choose for them, which play once;
-        other agents act at random. Without learning, each ``samples_per_test`` times at
-        ``test_temperature``. Raises as
+        other agents act by their ``choose``, or at random. Without learning, each
+        ``samples_per_test`` times at ``test_temperature``. Raises as
         :func:`ratchet.scenarios.language_task.rollout_generation.play`.
         """
         language = self.hyper_params.language
@@ -92,7 +93,7 @@ class LanguageTaskInstance(_Instance):
             [environment.dataset[index] for index in indices],
             players={
                 name: ModelPlayer(*model, self._sampling(agent, is_test=is_validation))
-                if isinstance(model := models.get(name), SampledModel)
+                if isinstance(model := models.get(name, agent.choose), SampledModel)
                 else model
                 for name, agent in self.agents.items()
             },

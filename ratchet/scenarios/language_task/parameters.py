@@ -25,6 +25,7 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
+from ratchet.plugins import is_class_spec
 
 PROTOCOL = "environment"
 SMALL = "small"
@@ -113,8 +114,8 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     ``model`` is ``small``, a new one with the shape ``small_model`` and a tokenizer of the task's
     characters, a folder relative to the experiment file, or a name on the hub. ``temperature``,
     ``top_p`` and ``max_tokens`` (of one reply) are its sampling parameters. In a game, agents of
-    one ``shared_model_group`` train one model, each its own when not given, and the model
-    ``random`` chooses legal actions.
+    one ``shared_model_group`` train one model, each its own when not given. There the model
+    ``random`` chooses legal actions, and the function ``path/to/file.py:name`` one of each view.
 
     - ``shared_model_group``: name of a group of agents that train one model.
     - ``small_model``: shape of ``small``.
@@ -144,9 +145,14 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
         shape = () if self.model == SMALL else ("small_model",)
         return shape if self.shared_model_group else (*shape, "shared_model_group")
 
+    @property
+    def is_model(self) -> bool:
+        """Whether a language model acts, rather than chance or a function."""
+        return self.model != RANDOM and not is_class_spec(self.model)
+
     def never_learns_by(self) -> str | None:
-        """Return ``model`` for one that chooses legal actions at random."""
-        return "model" if self.model == RANDOM else None
+        """Return ``model`` if no language model acts."""
+        return None if self.is_model else "model"
 
     @model_validator(mode="after")
     def _refuse_network_parameters(self) -> LanguageAgentParameters:

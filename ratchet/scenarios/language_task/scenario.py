@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.games import OPEN_SPIEL
 from ratchet.games.loading import game_class, make_game
 from ratchet.games.match import Game
 from ratchet.parameters.base import Reference
-from ratchet.plugins import file_at, is_class_spec
+from ratchet.plugins import file_at, is_class_spec, load_callable
 from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.hub import hash_files
 from ratchet.scenarios.language_task.environments.base import (
@@ -37,6 +37,7 @@ from ratchet.scenarios.language_task.validation import VALIDATION, set_apart
 from ratchet.scenarios.registry import register_scenario
 
 if TYPE_CHECKING:
+    from ratchet.games.match import Chooser
     from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
@@ -125,7 +126,7 @@ class LanguageTaskScenario(Scenario):
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> tuple[Callable[..., object], ...]:
-        """Return the environment and evaluator of tasks."""
+        """Return the environment and evaluator of tasks, and functions that act."""
         section: LanguageTaskParameters = hyper_params.language_task
         code = list(self.own_data_code(hyper_params)) or [TaskFiles]
         environment: type[LanguageEnvironment | Game]
@@ -138,7 +139,15 @@ class LanguageTaskScenario(Scenario):
             code.append(load_evaluator(section.evaluator, self.base_dir))
         elif not issubclass(environment, Game) and not environment.scores_itself:
             code.append(ExactMatch)
-        return tuple(code)
+        choosers = [self._chooser(hyper_params, name) for name in protocol_handler.agent_names]
+        return (*code, *filter(None, choosers))
+
+    def _chooser(self, hyper_params: HyperParameters, agent: str) -> Chooser | None:
+        """Return the function that acts for an agent, if one is set."""
+        model = _agent_parameters(hyper_params, agent).model
+        if not is_class_spec(model):
+            return None
+        return cast("Chooser", load_callable(model, self.base_dir, f"agents.{agent}.model"))
 
     def load_dataset(self, directory: Path) -> TaskDataset:
         """Read tasks that were saved in a folder."""
@@ -170,7 +179,9 @@ class LanguageTaskScenario(Scenario):
                 name: TaskEnvironment(dataset, source, rules) for name, dataset in datasets.items()
             },
             agents={
-                name: LanguageAgent(name, _agent_parameters(hyper_params, name))
+                name: LanguageAgent(
+                    name, _agent_parameters(hyper_params, name), self._chooser(hyper_params, name)
+                )
                 for name in protocol_handler.agent_names
             },
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ratchet import HyperParameters
@@ -24,6 +25,8 @@ from ratchet.scenarios.language_task.rollout_generation import (
 from ratchet.scenarios.language_task.sources.matches import Matches
 from ratchet.scenarios.language_task.task import Task
 from ratchet.scenarios.language_task.transcripts import task_transcripts
+from ratchet.seeding import numpy_generator
+from tasks.stages.families import make_keys
 from trainers.language.testing import summarise_answers
 
 EXAMPLE = Path(__file__).parents[3] / "examples/language/custom_game.py"
@@ -249,6 +252,34 @@ def test_a_file_makes_a_game_with_its_seats_matches_and_demonstrations(tmp_path,
     assert len(few.demonstrations(tokenizer)) == 8, "as many as are used"
     replies = {tokenizer.decode(each.answer[:-1]) for each in shown}
     assert replies == {"eep", "raw"}, "the test's tokenizer has neither K nor D"
+
+
+def test_a_function_acts_for_a_seat(tmp_path):
+    made = instance(tmp_path, agents={"right": {"model": "game.py:equilibrium"}})
+    played = made.play("train", range(30), {"left": lambda view: 0}, iteration=0)
+    cards = [
+        numpy_generator(int(task.info["seed"]), "deal").integers(1, 10, size=(2, 2))
+        for task in made.datasets["train"]
+    ]
+    right = [own[0] if own[0] >= 6 else own[1] for _, own in cards]
+    left = [own[0] for own, _ in cards]
+    assert played.metrics["rollout/right/reward"] == np.sign(np.subtract(right, left)).mean()
+    with pytest.raises(TaskCodeError, match=r"'left': its function chose 7, .*\{0: 'Keep'"):
+        made.play("train", [0], {"left": lambda view: 7}, iteration=0)
+
+
+def test_the_code_of_a_function_is_in_the_keys(tmp_path):
+    made = instance(tmp_path, agents={"right": {"model": "game.py:equilibrium"}})
+    (tmp_path / "other.py").write_text(EXAMPLE.read_text())
+    hyper_params = made.hyper_params.replace({"dataset": "other.py:HighCard"})
+
+    def key():
+        return make_keys("main", hyper_params, base_dir=str(tmp_path)).state_key(1)
+
+    first = key()
+    assert key() == first
+    (tmp_path / "game.py").write_text(EXAMPLE.read_text().replace("< 6", "< 5"))
+    assert key() != first
 
 
 def test_a_demonstration_has_the_conversation_so_far():
