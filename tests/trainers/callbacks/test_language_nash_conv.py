@@ -61,6 +61,17 @@ def chances(trainer, agent, tokens):
         return model.score(ids, torch.ones_like(ids), mask, temperature=0.7).log_probs[:, -1].exp()
 
 
+def test_a_function_is_certain(tmp_path):
+    plugin = tmp_path / "last.py"
+    plugin.write_text("def choose(view):\n    return max(view.legal)\n")
+    trainer = make(agents={**KUHN["agents"], "player_1": {"model": f"{plugin}:choose"}})
+    policy = language_policy(trainer, GAME, STATES)
+    last = STATES.legal * torch.arange(1, 3)
+    expected = torch.nn.functional.one_hot(last.argmax(-1), 2).double()
+    assert torch.equal(policy[STATES.player == 1], expected[STATES.player == 1])
+    assert not torch.equal(policy[STATES.player == 0], expected[STATES.player == 0])
+
+
 def test_probabilities_are_those_of_replies_relative_to_legal_ones():
     trainer = make()
     policy = language_policy(trainer, GAME, STATES)
