@@ -140,5 +140,5 @@ def test_agents_of_a_group_have_the_same_parameters_and_somebody_learns():
     group = "agents.right.shared_model_group=players"
     with pytest.raises(ParameterError, match=r"agents.right: .*shared_model_group 'players'"):
         check(BOTH, SHARED, group, "agents.right.temperature=0.5")
-    with pytest.raises(ParameterError, match="'random' or a function .*left, right"):
+    with pytest.raises(ParameterError, match=r"'random' or a function .*left, right"):
         check("agents._default.model=random")
