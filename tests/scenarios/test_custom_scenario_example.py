@@ -12,7 +12,7 @@ import pytest
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError, UnknownNameError
 from ratchet.experiment_files.loading import load_experiment
-from ratchet.parameters.base import AGENT_MODELS, SCENARIO_NAMES
+from ratchet.parameters.base import AGENT_MODELS, SCENARIO_NAMES, SECTIONS
 from ratchet.plugins import load_module
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.registry import SCENARIOS
@@ -138,7 +138,7 @@ def test_an_installed_scenario_is_known_by_its_name(install, monkeypatch):
     source = source.replace("hyper_params.cards.", "hyper_params.deck.")
     install("deck_of_cards", "scenarios", "deck", "Cards", source)
     monkeypatch.setattr(SCENARIOS, "_classes", dict(SCENARIOS._classes))
-    for known in (AGENT_MODELS, SCENARIO_NAMES):
+    for known in (AGENT_MODELS, SCENARIO_NAMES, SECTIONS):
         monkeypatch.setitem(known, "deck", None)
         del known["deck"]
     hyper_params = HyperParameters(
