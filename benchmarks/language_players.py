@@ -29,6 +29,7 @@ from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.rollouts.dataset import DataOrder
+from ratchet.scenarios.language_task.instance import SampledModel
 from ratchet.scenarios.registry import build_scenario_instance
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
@@ -71,10 +72,9 @@ def exact_match(trainer: LanguageTrainer, model: LanguageModel) -> float:
     """Return the exact match on the test set."""
     instance = trainer.scenario_instance
     indices = range(len(instance.test_dataset))
-    engine = InProcessEngine(model)
-    played = instance.play(
-        "test", indices, engine, model.tokenizer, iteration=0, is_validation=True
-    )
+    sampled = SampledModel(InProcessEngine(model), model.tokenizer)
+    models = dict.fromkeys(instance.agents, sampled)
+    played = instance.play("test", indices, models, iteration=0, is_validation=True)
     return fmean(trajectory.metrics["exact_match"] for trajectory in played.trajectories)
 
 
