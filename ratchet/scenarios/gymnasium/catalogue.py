@@ -301,6 +301,7 @@ def _from_match_game(
     name: str, section: GymnasiumParameters, base_dir: Path | None, *, simulates: bool
 ) -> Game:
     """Return the spec of a game of seats: of a small game of OpenSpiel, as a table."""
+    require_packages(["gymnasium"], f"dataset: {name!r}")
     refuse_wrappers(section.wrappers, name)
     kwargs, limit = section.environment_kwargs, section.max_episode_steps
     if name.startswith(OPEN_SPIEL) and not simulates:

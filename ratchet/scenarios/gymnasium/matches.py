@@ -75,10 +75,17 @@ class MatchSimulator(Simulator):
 
     def turn(self) -> Turn:
         """Return the acting seats, and their legal actions."""
-        seats = self._game.seats
-        legal = torch.zeros(len(seats), self._game.num_actions, dtype=torch.bool)
+        seats, num_actions = self._game.seats, self._game.num_actions
+        legal = torch.zeros(len(seats), num_actions, dtype=torch.bool)
         for seat in self._match.acting:
-            legal[seats.index(seat), list(self._match.legal(seat))] = True
+            actions = list(self._match.legal(seat))
+            if max(actions) >= num_actions:
+                raise CustomCodeError(
+                    f"{type(self._match).__name__}.legal({seat!r}): got the actions {actions},"
+                    f" expected 0 to {num_actions - 1}, since the game's num_actions is"
+                    f" {num_actions}."
+                )
+            legal[seats.index(seat), actions] = True
         return Turn(legal.any(-1), legal)
 
     def close(self) -> None:

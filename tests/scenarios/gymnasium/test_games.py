@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.errors import MissingPackageError, ParameterError, UnknownNameError
+from ratchet.errors import CustomCodeError, MissingPackageError, ParameterError, UnknownNameError
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.gymnasium.catalogue import find_game, needed_packages
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, SimulatedEnvironment
@@ -231,9 +231,35 @@ def test_games_refuse_what_does_not_fit(dataset, changes, error, message):
         check_combination(hyper_params, HERE)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("observation_size = 9", "observation_size = 0", "HighCard has observation_size=0"),
+        ("np.eye(9,", "np.eye(10,", r"observe\('left'\): got the shape \(10,\), expected \(9,\)"),
+        ("len(ACTIONS)", "1", r"legal\('left'\): got the actions \[0, 1\], expected 0 to 0"),
+    ],
+)
+def test_a_custom_game_for_networks_is_checked(before, after, message, tmp_path):
+    text = Path(CUSTOM.partition(":")[0]).read_text()
+    assert before in text
+    (tmp_path / "game.py").write_text(text.replace(before, after))
+    hyper_params = parameters("game.py:HighCard")
+
+    def begin():
+        simulator = find_game(hyper_params, tmp_path).make()
+        simulator.reset(0)
+        simulator.turn()
+
+    with pytest.raises((ParameterError, CustomCodeError), match=message):
+        begin()
+
+
 def test_a_missing_package_is_named(monkeypatch):
     assert needed_packages(parameters("open_spiel/kuhn_poker")) == ["gymnasium", "pyspiel"]
     assert needed_packages(parameters(CONNECT_FOUR))[1] == "pettingzoo"
     monkeypatch.setattr("ratchet.lazy.is_installed", lambda package: package != "pyspiel")
     with pytest.raises(MissingPackageError, match=r"ratchet-experiments\[games\]"):
         find_game(parameters("open_spiel/kuhn_poker"))
+    monkeypatch.setattr("ratchet.lazy.is_installed", lambda package: package != "gymnasium")
+    with pytest.raises(MissingPackageError, match=r"custom_game.*gymnasium"):
+        find_game(parameters(CUSTOM))
