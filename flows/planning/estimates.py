@@ -174,7 +174,8 @@ def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
         resamples = grpo.max_resamples if grpo.dynamic_sampling else 0
         retries = language.failures.retries if language.failures.policy == "retry" else 0
         tasks = int(language.tasks_per_step) * (1 + resamples) * (1 + retries)
-        return _iterations(keys, call) * tasks * int(language.group_size)
+        draws: int = 1 + sum(grpo.redraws.values()) * _turns(params)
+        return _iterations(keys, call) * tasks * int(language.group_size) * draws
     if call.stage in ("validate", "test"):
         dataset = "validation" if call.stage == "validate" else call.detail
         return _size(store, keys, dataset) * int(language.samples_per_test)

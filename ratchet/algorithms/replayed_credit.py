@@ -19,12 +19,13 @@ module finds the draws that are compared. Shapes: ``N`` rollouts, ``T`` steps, `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, ParameterError, nearest
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -102,3 +103,37 @@ def credited_replies(
     last_shared = np.where(is_original, redrawn.shape[1], (redrawn != NOT_REDRAWN).argmax(axis=1))
     shares = (original == row[:, None]) & (last_shared >= step[:, None])
     return CreditedReplies(row, step, row, shares @ reward.astype(np.float64) / shares.sum(axis=1))
+
+
+def check_redraws(field: str, redraws: Mapping[str, int], models: Mapping[str, str]) -> None:
+    """Check the numbers of redraws by agent.
+
+    Parameters
+    ----------
+    field
+        The parameter's name, for errors.
+    redraws
+        The number of alternatives to each turn of an agent, by name.
+    models
+        The model of each agent that learns.
+
+    Raises
+    ------
+    ParameterError
+        If an agent does not learn, or agents of one model differ in their numbers.
+    """
+    for agent in redraws:
+        if agent not in models:
+            raise ParameterError(
+                f"{field}: got {agent!r}, expected agents that learn:"
+                f" {', '.join(models)}.{nearest(agent, models)}"
+            )
+    counts: dict[str, set[int]] = {}
+    for agent, model in models.items():
+        counts.setdefault(model, set()).add(redraws.get(agent, 0))
+    for model, numbers in counts.items():
+        if redraws and len(numbers) > 1:
+            raise ParameterError(
+                f"{field}: got {sorted(numbers)} redraws for agents of the model group {model!r},"
+                " expected the same number: a step weights all replies equally."
+            )

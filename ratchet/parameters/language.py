@@ -282,10 +282,17 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
     or not at all. ``dynamic_sampling`` replaces groups with equal rewards by further tasks, up to
     ``max_resamples`` times.
 
+    ``redraws`` maps agents to numbers of alternatives: each turn of such an agent is sampled again
+    that often from the same prefix, and continued with the random numbers of the original rollout.
+    The advantage of each of its draws is the reward minus the mean of the turn's other draws
+    (:mod:`ratchet.algorithms.replayed_credit`), divided as others; ``baseline`` applies to the
+    other agents.
+
     - ``baseline``: value that is subtracted from a reward.
     - ``advantage_scale``: value that advantages are divided by.
     - ``dynamic_sampling``: replace groups with equal rewards by further tasks.
     - ``max_resamples``: maximum number of replacements of a group.
+    - ``redraws``: number of times that each turn of an agent is sampled again, by agent.
     """
 
     variant: Annotated[
@@ -300,6 +307,7 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
     aggregation: Aggregation | None = None  # type: ignore[assignment]
     dynamic_sampling: Annotated[bool | None, *_PLAYED] = None
     max_resamples: Annotated[PositiveInt, *_PLAYED] = 3
+    redraws: Annotated[dict[str, PositiveInt], *_PLAYED] = Field(default_factory=dict)
 
     @property
     def settled(self) -> Self:
@@ -316,6 +324,8 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
             unread.add("baseline_decay")
         if not settled.dynamic_sampling:
             unread.add("max_resamples")
+        if not settled.redraws:
+            unread.add("redraws")
         return unread
 
 

@@ -189,6 +189,11 @@ class BaseTrainer(NamedTrainer, ABC):
         """Maximal number of times an iteration samples further tasks to replace dropped groups."""
         return 0
 
+    @property
+    def redraws(self) -> Mapping[str, int]:
+        """The number of times that each turn of an agent is sampled again, by agent."""
+        return {}
+
     def keeps_group(self, group: Sequence[Trajectory]) -> bool:
         """Return whether the completions of a task are used for training; by default all are."""
         return True

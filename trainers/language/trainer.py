@@ -188,7 +188,7 @@ class LanguageTrainer(StagedTrainer):
 
         If the learner filters groups, its own loop.
         """
-        chosen = ("keeps_group", "max_resamples")
+        chosen = ("keeps_group", "max_resamples", "redraws")
         learner = cls.learner_class
         plain = all(getattr(learner, name) is getattr(BaseTrainer, name) for name in chosen)
         return LanguageTrainer if plain else cls
@@ -315,6 +315,8 @@ class LanguageTrainer(StagedTrainer):
     def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
         language, learning = self.hyper_params.language, self._learning
         max_resamples = max(self.learners[model].max_resamples for model in learning)
+        redraws = self.learners[min(learning)].redraws.items()  # the same for all learners
+        redrawn = {agent: n for agent, n in redraws if self.model_names[agent] in learning}
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
         rollouts = Rollouts([], {}, cursor)
         missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
@@ -329,6 +331,7 @@ class LanguageTrainer(StagedTrainer):
                 iteration=iteration,
                 attempt=tries,
                 model_version=self.iteration,
+                redraws=redrawn,
             )
             groups: dict[str, list[Trajectory]] = {}
             for trajectory in played.trajectories:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ratchet.algorithms.replayed_credit import credited_replies
-from ratchet.errors import DataError, ParameterError, nearest
+from ratchet.algorithms.replayed_credit import check_redraws, credited_replies
+from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
 from ratchet.protocols.registry import playing_agents
@@ -238,22 +238,9 @@ def _check_redraws(hyper_params: HyperParameters, base_dir: Path | None) -> bool
 
     names = build_protocol_handler(hyper_params, base_dir=base_dir).agent_names
     learning = [name for name in names if not hyper_params.agents[name].freeze_agent]
-    for name in redraws:
-        if name not in learning:
-            raise ParameterError(
-                f"pure_text_grpo.redraws: got {name!r}, expected agents that learn:"
-                f" {', '.join(learning)}.{nearest(name, learning)}"
-            )
-    draws: dict[str, set[int]] = {}
-    for name in learning:
-        group = hyper_params.agents[name].shared_model_group or name
-        draws.setdefault(group, set()).add(redraws.get(name, 0))
-    for group, counts in draws.items():
-        if len(counts) > 1:
-            raise ParameterError(
-                f"pure_text_grpo.redraws: got {sorted(counts)} redraws for agents of the model"
-                f" group {group!r}, expected the same number: a step weights all replies equally."
-            )
+    agents = hyper_params.agents
+    models = {name: agents[name].shared_model_group or name for name in learning}
+    check_redraws("pure_text_grpo.redraws", redraws, models)
     return len(redraws) < len(learning)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ratchet.games.match import Game
@@ -76,12 +77,14 @@ class LanguageTaskInstance(_Instance):
         attempt: int = 0,
         is_validation: bool = False,
         model_version: int = 0,
+        redraws: Mapping[str, int] = MappingProxyType({}),
     ) -> GeneratedRollouts:
         """Generate rollouts of tasks of a dataset by index, as configured in ``language``.
 
         ``models`` are those of agents by name, or functions that choose for them, which play once;
         other agents act by their ``choose``, or at random. Without learning, each
-        ``samples_per_test`` times at ``test_temperature``. Raises as
+        ``samples_per_test`` times at ``test_temperature``. ``redraws``: how often each turn of an
+        agent is sampled again. Raises as
         :func:`ratchet.scenarios.language_task.rollout_generation.play`.
         """
         language = self.hyper_params.language
@@ -101,6 +104,7 @@ class LanguageTaskInstance(_Instance):
             group_size=group_size,
             iteration=iteration,
             seed=self.hyper_params.seed,
+            redraws=redraws,
             failure=self._failure_policy(),
             attempt=attempt,
             is_validation=is_validation,

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ratchet.rollouts.trajectory import FinishReason, Trajectory
 from ratchet.scenarios.language_task.task import NUM_TURNS
 
 if TYPE_CHECKING:
+    from ratchet.language_models.engines.rollouts import Completion, SampleRequest
     from ratchet.language_models.types import ChatMessage
     from ratchet.scenarios.language_task.task import Evaluation, Task
 
@@ -42,6 +43,15 @@ class Segment:
         self.logprobs += logprobs
 
 
+class Reply(NamedTuple):
+    """Tokens ``start`` to ``stop`` − 1 of a segment, written at a step of the attempt."""
+
+    step: int
+    segment: Segment
+    start: int
+    stop: int
+
+
 @dataclass
 class Seat:
     """An agent's side of an attempt: its conversation, and what its model read and wrote.
@@ -64,7 +74,7 @@ class Seat:
     unread: tuple[ChatMessage, ...] = ()
     is_rewritten: bool = True
     segments: list[Segment] = field(default_factory=list)
-    num_turns: int = 0
+    replies: list[Reply] = field(default_factory=list)
     reply: str = ""
     is_cut_off: bool = False
     evaluation: Evaluation | None = None
@@ -81,6 +91,11 @@ class Seat:
         self.unread = tuple(messages)
 
     @property
+    def num_turns(self) -> int:
+        """The number of replies."""
+        return len(self.replies)
+
+    @property
     def score(self) -> Evaluation:
         """The evaluation of a finished attempt."""
         assert self.evaluation is not None
@@ -93,6 +108,8 @@ class Attempt(ABC):
     seats: dict[str, Seat]
     acting: tuple[str, ...] = ()
     """The seats that are to reply; none once it is over."""
+    num_steps: int = 0
+    """How many times seats have replied."""
 
     @abstractmethod
     def advance(self) -> None:
@@ -107,13 +124,32 @@ class Attempt(ABC):
         return {}
 
 
+class Redraw(NamedTuple):
+    """The turn of a rollout that is sampled again, for the ``number``-th time."""
+
+    original: Rollout
+    agent: str
+    turn: int
+    number: int
+
+
 @dataclass
 class Rollout:
-    """One rollout of a group that is compared."""
+    """One rollout of a group that is compared.
+
+    Attributes
+    ----------
+    redraw
+        The turn that distinguishes it from the rollout that it repeats; None: it repeats none.
+    completions
+        The replies to requests so far, by agent, which are not sent again; None: none are stored.
+    """
 
     task: Task
     group_id: str
     attempt_id: str
+    redraw: Redraw | None = None
+    completions: dict[tuple[str, SampleRequest], Completion] | None = None
     num_failures: int = 0
     is_dropped: bool = False
     attempt: Attempt | None = None
@@ -128,6 +164,15 @@ class Rollout:
         """The current attempt of a rollout that has started."""
         assert self.attempt is not None
         return self.attempt
+
+    def seed_name(self, purpose: str, agent: str) -> str:
+        """Return the name of a seed: a redrawn rollout's are its original's, but for the turn."""
+        original = self if self.redraw is None else self.redraw.original
+        again = f"/again{original.num_failures}" if original.num_failures else ""
+        name = f"{original.attempt_id}/{purpose}{again}"
+        if self.redraw is None or (self.redraw.agent, str(self.redraw.turn)) != (agent, purpose):
+            return name
+        return f"{name}/redraw{self.redraw.number}.{self.num_failures}"
 
     def trajectories(
         self,

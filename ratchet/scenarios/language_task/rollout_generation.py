@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
@@ -18,7 +19,8 @@ from ratchet.games.match import Chooser, Game
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.types import ChatMessage
 from ratchet.scenarios.language_task.attempts import MatchAttempt, TaskAttempt
-from ratchet.scenarios.language_task.rollout import Rollout, Segment, rollout_metrics
+from ratchet.scenarios.language_task.redraws import credited_trajectories, redrawn
+from ratchet.scenarios.language_task.rollout import Reply, Rollout, Segment, rollout_metrics
 from ratchet.scenarios.language_task.task import prompt_format
 from ratchet.seeding import derive_seed, numpy_generator
 
@@ -153,6 +155,7 @@ def play(
     group_size: int,
     iteration: int,
     seed: int,
+    redraws: Mapping[str, int] = MappingProxyType({}),
     failure: FailurePolicy | None = None,
     attempt: int = 0,
     is_validation: bool = False,
@@ -162,8 +165,9 @@ def play(
 
     All seats that are to reply at the same time are one call of their engine. Groups are named by
     iteration and task, and by ``attempt`` if an iteration is retried. ``players`` are the models
-    by seat, or functions that choose; other seats choose legal actions at random. ``failure``
-    handles errors of single rollouts (default: :class:`FailFast`); engine errors are raised.
+    by seat, or functions that choose; other seats choose legal actions at random. ``redraws``: how
+    often each turn of an agent is sampled again. ``failure`` handles errors of single rollouts
+    (default: :class:`FailFast`); engine errors are raised.
     """
     policy = FailFast() if failure is None else failure
     stage = "test" if is_validation else "roll_out"
@@ -180,7 +184,7 @@ def play(
     )
     groups = _group_ids(tasks, iteration, attempt)
     rollouts = [
-        Rollout(task, group, f"{group}/{index}")
+        Rollout(task, group, f"{group}/{index}", completions={} if redraws else None)
         for task, group in zip(tasks, groups, strict=True)
         for index in range(group_size)
     ]
@@ -188,14 +192,22 @@ def play(
     dropped = Counter(rollout.group_id for rollout in rollouts if rollout.is_dropped)
     for group, count in dropped.items():
         policy.check_group(group, group_size - count, group_size)
-    trajectories = [
-        trajectory
-        for rollout in rollouts
-        if not rollout.is_dropped
-        for trajectory in rollout.trajectories(
-            rules.group_id, is_validation=is_validation, model_version=model_version
+    if redraws:
+        again = redrawn(rollouts, redraws)
+        generator.run(again)
+        rollouts += again
+        trajectories = credited_trajectories(
+            rollouts, redraws, rules.group_id, model_version=model_version
         )
-    ]
+    else:
+        trajectories = [
+            trajectory
+            for rollout in rollouts
+            if not rollout.is_dropped
+            for trajectory in rollout.trajectories(
+                rules.group_id, is_validation=is_validation, model_version=model_version
+            )
+        ]
     return GeneratedRollouts(trajectories, rollout_metrics(rollouts, trajectories))
 
 
@@ -221,17 +233,23 @@ class _Generator:
                 self._guard(self._go_on, rollout, replies[rollout.attempt_id])
 
     def _generate(self, active: Sequence[Rollout]) -> dict[str, dict[str, Completion]]:
-        """Call each engine once; return the replies by rollout and agent."""
-        waiting: dict[int, tuple[RolloutEngine, list[tuple[Rollout, str]]]] = {}
+        """Call each engine at most once; return the replies by rollout and agent."""
+        waiting: dict[int, tuple[RolloutEngine, list[tuple[Rollout, str, SampleRequest]]]] = {}
+        replies: dict[str, dict[str, Completion]] = {each.attempt_id: {} for each in active}
         for rollout in active:
             for agent in rollout.played.acting:
+                request = self._request(rollout, agent)
+                if (agent, request) in (stored := rollout.completions or {}):
+                    replies[rollout.attempt_id][agent] = stored[agent, request]
+                    continue
                 engine = self._player(agent).engine
-                waiting.setdefault(id(engine), (engine, []))[1].append((rollout, agent))
-        replies: dict[str, dict[str, Completion]] = {each.attempt_id: {} for each in active}
+                waiting.setdefault(id(engine), (engine, []))[1].append((rollout, agent, request))
         for engine, turns in waiting.values():
-            completions = engine.generate([self._request(*turn) for turn in turns])
-            for (rollout, agent), completion in zip(turns, completions, strict=True):
+            completions = engine.generate([request for _, _, request in turns])
+            for (rollout, agent, request), completion in zip(turns, completions, strict=True):
                 replies[rollout.attempt_id][agent] = completion
+                if rollout.completions is not None:
+                    rollout.completions[agent, request] = completion
         return replies
 
     def _guard(
@@ -261,8 +279,7 @@ class _Generator:
         return player
 
     def _seed(self, rollout: Rollout, purpose: str, agent: str) -> int:
-        again = f"/again{rollout.num_failures}" if rollout.num_failures else ""
-        return self.derive(f"{rollout.attempt_id}/{purpose}{again}", agent)
+        return self.derive(rollout.seed_name(purpose, agent), agent)
 
     def _begin(self, rollout: Rollout) -> None:
         rules, environment = self.rules, self.rules.environment
@@ -352,12 +369,14 @@ class _Generator:
             segment = seat.segments[-1]
             room = self._room(segment, self._player(agent).sampling.max_tokens)
             written = completion.tokens[:room]
+            start = len(segment.tokens)
             segment.write(written, completion.log_probs[:room])
+            seat.replies.append(Reply(attempt.num_steps, segment, start, len(segment.tokens)))
             seat.reply = self.writers[agent].tokenizer.decode(written)
             seat.messages.append(ChatMessage("assistant", seat.reply))
-            seat.num_turns += 1
             is_longer = len(completion.tokens) > room
             seat.is_cut_off = completion.finish_reason == "length" or is_longer
+        attempt.num_steps += 1
         attempt.advance()
         self._read_new(rollout)
 

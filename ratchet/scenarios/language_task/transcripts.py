@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.rollouts.transcript_content import Transcript
 from ratchet.scenarios.language_task.attempts import SEED
+from ratchet.scenarios.language_task.redraws import REDRAWN
 from ratchet.scenarios.language_task.rollout import RETURN
 from ratchet.scenarios.language_task.task import EXACT_MATCH
 
@@ -40,7 +41,8 @@ def task_transcripts(
     known = {task.task_id: (datapoint_id, task) for datapoint_id, task in enumerate(tasks)}
     runs: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
-        runs.setdefault(trajectory.attempt_id, []).append(trajectory)
+        if not trajectory.metrics.get(REDRAWN):
+            runs.setdefault(trajectory.attempt_id, []).append(trajectory)
     transcripts = [
         _transcript(number, segments, *known[segments[0].task_id], tokenizers)
         for number, segments in enumerate(runs.values())
@@ -101,9 +103,12 @@ def _rounds(
     Those that only the seat ``private`` sees are in a channel of its name, and include the first.
     """
     number, is_prompt, messages = 0, not private, list[dict[str, str]]()
+    shown: list[int] = []
     for segment in segments:
         tokenizer = tokenizers[segment.agent]
-        pairs = zip(segment.loss_mask, segment.tokens, strict=True)
+        start = len(shown) if segment.tokens[: len(shown)] == shown else 0
+        shown = segment.tokens
+        pairs = zip(segment.loss_mask[start:], segment.tokens[start:], strict=True)
         for wrote, part in groupby(pairs, key=itemgetter(0)):
             text = tokenizer.decode([token for _, token in part])
             who, channel = (segment.agent, "main") if wrote else (ENVIRONMENT, private or "main")

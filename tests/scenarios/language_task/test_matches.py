@@ -9,8 +9,6 @@ import pytest
 
 from ratchet import HyperParameters
 from ratchet.errors import DataError, ParameterError, TaskCodeError
-from ratchet.games.match import Game, Match, View
-from ratchet.language_models.types import ChatMessage
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.plugins import load_class
 from ratchet.scenarios import build_scenario_instance
@@ -27,52 +25,11 @@ from ratchet.scenarios.language_task.task import Task
 from ratchet.scenarios.language_task.transcripts import task_transcripts
 from ratchet.seeding import numpy_generator
 from tasks.stages.families import make_keys
+from tests.scenarios.language_task.counting import Counting, CountingMatch
 from trainers.language.testing import summarise_answers
 
 EXAMPLE = Path(__file__).parents[3] / "examples/language/custom_game.py"
 TASKS = [Task(f"m{n}", f"match {n}", info={"seed": n}) for n in range(3)]
-
-
-class Counting(Game):
-    """Seats take turns and add 1 or 2; who reaches the total wins."""
-
-    seats = ("a", "b")
-    forfeit = -5.0
-
-    def __init__(self, total=4):
-        self.total = total
-
-    def begin(self, seed):
-        return CountingMatch(self.total, seed)
-
-    def characters(self):
-        return "0123456789"
-
-
-class CountingMatch(Match):
-    def __init__(self, total, seed):
-        self.total, self.count, self.turn, self.seed = total, 0, 0, seed
-
-    @property
-    def acting(self):
-        return () if self.count >= self.total else (Counting.seats[self.turn % 2],)
-
-    def view(self, seat):
-        if self.seed == 99:
-            raise ZeroDivisionError("broken")
-        return View((ChatMessage("user", f"{self.count}"),), {1: "1", 2: "2"})
-
-    def play(self, actions):
-        self.count += sum(actions.values())
-        self.turn += 1
-
-    @property
-    def rewards(self):
-        won = Counting.seats[(self.turn - 1) % 2] if self.count >= self.total else None
-        return {seat: (0.0 if won is None else 2.0 * (seat == won) - 1) for seat in Counting.seats}
-
-    def metrics(self):
-        return {"final_count": float(self.count)}
 
 
 @pytest.fixture
