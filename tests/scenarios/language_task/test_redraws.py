@@ -129,19 +129,24 @@ def test_later_turns_have_the_random_numbers_of_the_original(played):
 
 
 def test_others_learn_from_the_mean_of_the_rollouts_that_share_their_reply(played):
-    found, _ = played(redraws={"a": 2}, num_tasks=1, group_size=1)
+    found, _ = played(redraws={"a": 2}, num_tasks=8, group_size=1)
+    rewards: dict[str, dict[str, float]] = {}  # b's, by match and rollout
+    for each in found.trajectories:
+        if each.agent == "a":
+            rewards.setdefault(each.task_id, {})[each.attempt_id] = -each.metrics["return.a"]
+    turns: Counter[str] = Counter()
     of_b = [each for each in found.trajectories if each.agent == "b"]
-    draws = [each for each in found.trajectories if each.agent == "a"]
-    assert {each.group_id for each in of_b} == {"0/m0/b"}
-    reply = of_b[0]  # b's first, after a's first: shared by redraws of a's later turns
-    sharing = {
-        each.attempt_id: -each.reward
-        for each in draws
-        if not is_draw(each) or int(each.attempt_id.split("/")[-1].split(".")[1]) > 0
-    }
-    assert reply.reward == pytest.approx(np.mean(list(sharing.values())))
-    assert len(sharing) > 1
-    assert reply.metrics["return.b"] in (-1.0, 1.0)
+    for reply in of_b:
+        sharing = [
+            reward
+            for name, reward in rewards[reply.task_id].items()
+            if name == reply.attempt_id
+            or int(name.rpartition("/a.")[2].partition(".")[0]) > turns[reply.task_id]
+        ]
+        assert reply.reward == pytest.approx(np.mean(sharing))
+        assert reply.group_id == f"0/{reply.task_id}/b"
+        turns[reply.task_id] += 1
+    assert any(reply.reward != reply.metrics["return.b"] for reply in of_b)
 
 
 def test_transcripts_are_those_without_redraws(played, tokenizer):
