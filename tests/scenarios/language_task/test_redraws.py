@@ -129,7 +129,7 @@ def test_later_turns_have_the_random_numbers_of_the_original(played):
 
 
 def test_others_learn_from_the_mean_of_the_rollouts_that_share_their_reply(played):
-    found, _ = played(redraws={"a": 2}, num_tasks=8, group_size=1)
+    found, _ = played(redraws={"a": 2}, num_tasks=40, group_size=1)
     rewards: dict[str, dict[str, float]] = {}  # b's, by match and rollout
     for each in found.trajectories:
         if each.agent == "a":
