@@ -71,9 +71,16 @@ def test_the_bound_of_an_agent_with_its_own_parameters(tmp_path):
     assert planned(tmp_path, named) == [("train", most(48, 3, 40)), ("test", most(8, 3, 40))]
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
-def test_sampled_tokens_are_within_the_bound(tmp_path, mode):
-    given = parameters(language={"mode": mode})
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"language": {"mode": "synchronous"}},
+        {"language": {"mode": "one_step_behind"}},
+        {"grpo": {"redraws": {"agent": 2}}},
+    ],
+)
+def test_sampled_tokens_are_within_the_bound(tmp_path, changes):
+    given = parameters(**changes)
     trainer = build(given)
     trainer.initial_state()
     played = []

@@ -66,7 +66,14 @@ def test_each_seat_trains_its_own_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [(BOTH,), (BOTH, "language.mode=one_step_behind"), (BOTH, SHARED), ()]
+    "changes",
+    [
+        (BOTH,),
+        (BOTH, "language.mode=one_step_behind"),
+        (BOTH, SHARED),
+        (),
+        (BOTH, "grpo.redraws.left=2"),
+    ],
 )
 def test_a_trainer_continues_from_a_saved_state_with_the_same_bits(changes, tmp_path):
     whole = build(*changes)
@@ -89,6 +96,32 @@ def test_a_shared_model_learns_from_all_seats():
     assert list(trainer.learners) == ["players"]
     (metrics,) = trainer.run_iterations(0, 1)
     assert metrics["training/num_trajectories"] == 32
+
+
+def test_draws_of_a_turn_are_compared_with_each_other():
+    trainer = build(BOTH, "language.group_size=1", "grpo.redraws.left=2", "grpo.redraws.right=1")
+    trainer.initial_state()
+    (metrics,) = trainer.run_iterations(0, 1)
+    assert metrics["left/grpo/num_groups"] == metrics["right/grpo/num_groups"] == 8
+    assert metrics["left/training/num_trajectories"] == 24
+    assert metrics["right/training/num_trajectories"] == 16
+    assert metrics["rollout/num_rollouts"] == 32
+    for model in ("left", "right"):
+        assert trainer.learners[model].take_state()["averages"] == {}, "no average is a baseline"
+        assert metrics[f"{model}/critic/advantages/mean"] == pytest.approx(0, abs=1e-6)
+
+
+def test_redraws_that_cannot_be_compared_are_refused():
+    def check(*changes):
+        hyper_params = load_experiment(EXAMPLE, (*SMALL, *changes)).hyper_params
+        trainer_class(hyper_params, EXAMPLE.parent).check_parameters(hyper_params, EXAMPLE.parent)
+
+    with pytest.raises(ParameterError, match=r"grpo.redraws: got 'right', expected .*: left"):
+        check("grpo.redraws.right=1")
+    with pytest.raises(ParameterError, match=r"got \[0, 2\] redraws for .*'players'"):
+        check(BOTH, SHARED, "grpo.redraws.left=2")
+    with pytest.raises(ParameterError, match=r"dynamic_sampling: got true with grpo.redraws"):
+        check("grpo.redraws.left=2", "grpo.variant=dapo")
 
 
 def test_results_have_the_return_of_each_seat():
