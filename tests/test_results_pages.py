@@ -34,9 +34,12 @@ HELP, VARIANTS, TEXT = "graph_isomorphism_help", "graph_isomorphism_help_variant
 PROVING, CREDIT, DEBATE = "self_proving_gcd", "code_validation_credit", "debaters"
 CHANNEL, PROTOCOLS = "binary_erasure_channel_proof", "graph_isomorphism_protocols"
 SUM, ANSWERS = "self_proving_sum_check", "known_answers"
-RETURNS = [PROVING, SUM, f"searches/{PROVING}", f"searches/{PROVING}_feedback", ANSWERS]
-HEADINGS = dict.fromkeys(RETURNS, r"mean return of \w+ on the test set")
-ROUNDING = dict.fromkeys(RETURNS, 0.000501)
+RETURNS = [PROVING, SUM, f"searches/{PROVING}", f"searches/{PROVING}_feedback"]
+HEADINGS = {
+    **dict.fromkeys(RETURNS, r"mean return of \w+ on the test set"),
+    ANSWERS: r"nash conv · average \(test\)",
+}
+ROUNDING = dict.fromkeys([*RETURNS, ANSWERS], 0.000501)
 """Of a page's figures; by default they are percentages with one decimal place."""
 
 
