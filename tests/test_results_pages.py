@@ -72,7 +72,7 @@ def accuracies(page: str, test: str = "test") -> dict[str, dict[int, float]]:
     """Return published accuracies in percent, or mean returns: group → seed → accuracy."""
     found: dict[str, dict[int, float]] = {}
     for run in read_published(RESULTS / f"{page}.json").runs:
-        accuracy = run.tests[test].accuracy
+        accuracy = None if page == ANSWERS else run.tests[test].accuracy
         metrics = [s for n, s in run.scores.items() if n.endswith((".return", ".average"))]
         score = metrics[0] if accuracy is None else 100 * accuracy
         differing = (f"{path.rpartition('.')[2]}={v:g}" for path, v in run.differing.items())
