@@ -59,8 +59,9 @@ class TextScenario(Scenario):
 
     A scenario whose labels are made by play defines it as a method. It is called in a round with a
     decision or at the end of the episode, with the position after the round's messages, which may
-    lack a solution. It must depend only on the position, and be fast, since all episodes wait for
-    it. Until then, judgements read a ``y`` of 0, or that of the dataset, which needs none.
+    lack a solution. It must depend only on the position; it runs in threads, for several episodes
+    at the same time. Until then, judgements read a ``y`` of 0, or that of the dataset, which needs
+    none.
     """
 
     @classmethod

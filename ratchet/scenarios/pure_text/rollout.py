@@ -152,7 +152,10 @@ async def play_step(
         The node of a tree that the step leads to.
     """
     actions = await ask_agents(environment, agents, episode, call_context)
-    return advance_episode(environment, episode, actions, node_id=node_id)
+    if environment.label is None:
+        return advance_episode(environment, episode, actions, node_id=node_id)
+    # Computing a label may take long: other episodes continue.
+    return await asyncio.to_thread(advance_episode, environment, episode, actions, node_id=node_id)
 
 
 async def ask_agents(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import pytest
 
 from ratchet.rollouts.outcomes import final_decisions, rollout_statistics
@@ -43,3 +46,19 @@ def test_each_rollout_has_the_label_of_what_was_said(trainer, tiny_text, tmp_pat
     )
     assert [each["truth"] for each in transcripts] == [("no", "yes")[label] for label in y]
     assert [each["correct"] for each in transcripts] == (decision == y).tolist()
+
+
+def test_other_episodes_continue_while_a_label_is_computed(tiny_text, tmp_path, monkeypatch):
+    calls, second = itertools.count(1), threading.Event()
+
+    def label(self, position):
+        if next(calls) == 2:
+            second.set()
+        assert second.wait(20), "the first call waits for another episode's"
+        return 1
+
+    monkeypatch.setattr(tiny_text.TinyTextScenario, "label", label)
+    trainer = tiny_text.trainer(tiny_text.parameters(trainer="pure_text_ei"))
+    trainer.initial_state()
+    rollouts, _ = trainer.sample_rollouts(0, tmp_path / "calls.jsonl")
+    assert rollouts["y"].all()
