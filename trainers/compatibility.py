@@ -317,5 +317,5 @@ def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) 
             raise ParameterError(
                 f"agents.{name}.load_checkpoint_and_parameters: got true, but the trainer"
                 f" {hyper_params.trainer_name!r} loads no agents. Set it to false, or choose a"
-                " trainer such as vanilla_ppo."
+                " trainer such as vanilla_ppo or grpo."
             )

@@ -1,32 +1,51 @@
-"""Play the agents of several runs against each other: a matrix of results, and ratings."""
+"""Play the agents of several runs against each other: a matrix of results, and ratings or means."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flows.sweeps.attacks import fixed_data
-from flows.sweeps.exploit import play_order, result_on_test_set, trained_run
+from flows.sweeps.exploit import (
+    ACCURACY,
+    check_trainer,
+    play_order,
+    read_test_table,
+    trained_run,
+)
 from flows.sweeps.members import ResolvedSweep, resolve_sweep
 from flows.sweeps.running import run_resolved_sweep
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, shown
+from ratchet.experiment_files.base_run import name_arm
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import ZipSweep
 from ratchet.reports.display_table import DisplayTable
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.ratings import elo_ratings
+from ratchet.statistics.results import REWARD_PREFIX, Columns, accuracy, mean_return
 from ratchet.tracking.manifest import MAIN_ARM
-from ratchet.tracking.run_folder import RunFolder, find_run
+from ratchet.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_RUNS = 100
+_RULES = {
+    "gymnasium": ("environment_kwargs", "wrappers", "max_episode_steps"),
+    "language_task": (
+        *("task_options", "environment", "evaluator", "max_turns"),
+        *("chat", "system_prompt"),
+    ),
+}
+"""Parameters of an environment's game and prompts, in addition to ``dataset``, by scenario."""
+_SPEECH = ("max_tokens", "top_p")
+"""Sampling parameters of language models, which come from their own runs."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +60,19 @@ class Crossplay:
         The runs, in the order of rows and columns.
     measure
         "accuracy" if the agent decides, else "return of AGENT".
-    results
-        Results by row and column.
+    tables
+        Test results by row and column.
     """
 
     agent: str
     runs: tuple[str, ...]
     measure: str
-    results: tuple[tuple[Estimate, ...], ...]
+    tables: tuple[tuple[Columns, ...], ...]
+
+    @cached_property
+    def results(self) -> tuple[tuple[Estimate, ...], ...]:
+        """Accuracies or mean returns of the agent, by row and column."""
+        return tuple(tuple(self._estimate([table]) for table in row) for row in self.tables)
 
     @cached_property
     def ratings(self) -> tuple[list[Estimate], list[Estimate]] | None:
@@ -57,22 +81,37 @@ class Crossplay:
         The agent wins a datapoint if its decision is correct. Otherwise the others win it, so their
         rating measures how often they cause errors, regardless of their rewards.
         """
-        if self.measure != "accuracy":
+        if self.measure != ACCURACY:
             return None
         played = np.array([[cell.n for cell in row] for row in self.results], np.float64)
         share = np.array([[cell.value for cell in row] for row in self.results], np.float64)
         return elo_ratings(share * played, played)
 
+    @cached_property
+    def means(self) -> tuple[list[Estimate], list[Estimate]]:
+        """Results of rows and columns over all their pairs.
+
+        A datapoint, which all pairs play, is one cluster.
+        """
+        columns = zip(*self.tables, strict=True)
+        return [*map(self._estimate, self.tables)], [*map(self._estimate, columns)]
+
+    def _estimate(self, tables: Sequence[Columns]) -> Estimate:
+        """Return the agent's result in several tests together."""
+        is_accuracy = self.measure == ACCURACY
+        names = ("correct" if is_accuracy else f"{REWARD_PREFIX}{self.agent}", "datapoint_id")
+        joined = {name: [value for table in tables for value in table[name]] for name in names}
+        return accuracy(joined) if is_accuracy else mean_return(joined, self.agent)
+
     @property
     def table(self) -> DisplayTable:
         """The matrix: a row for each run of the agent, a column for each run of the others."""
-        ratings = self.ratings
-        columns = [f"{self.agent} of", *(f"others of {run}" for run in self.runs)]
-        rows = [[run, *map(self._shown, line)] for run, line in self._lines()]
-        if ratings is not None:
-            columns.append("Elo")
-            rows = [[*row, _points(rating)] for row, rating in zip(rows, ratings[0], strict=True)]
-            rows.append(["Elo", *map(_points, ratings[1]), ""])
+        shown_end, summary = (self._shown, "mean") if self.ratings is None else (_points, "Elo")
+        ends = self.means if self.ratings is None else self.ratings
+        columns = [f"{self.agent} of", *(f"others of {run}" for run in self.runs), summary]
+        lines = list(zip(self.runs, self.results, ends[0], strict=True))
+        rows = [[run, *map(self._shown, line), shown_end(end)] for run, line, end in lines]
+        rows.append([summary, *map(shown_end, ends[1]), ""])
         records = [
             {
                 "agent_of": run,
@@ -83,16 +122,16 @@ class Crossplay:
                 "high": cell.high,
                 "n": cell.n,
             }
-            for run, line in self._lines()
+            for run, line, _ in lines
             for other, cell in zip(self.runs, line, strict=True)
         ]
-        return DisplayTable(f"Crossplay, {self.measure}", columns, rows, records)
-
-    def _lines(self) -> Sequence[tuple[str, tuple[Estimate, ...]]]:
-        return list(zip(self.runs, self.results, strict=True))
+        title = f"Crossplay, {self.measure} (n={self.results[0][0].n})"
+        return DisplayTable(title, columns, rows, records)
 
     def _shown(self, cell: Estimate) -> str:
-        return cell.percent() if self.measure == "accuracy" else str(cell)
+        if self.measure == ACCURACY:
+            return cell.percent()
+        return f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]".replace("-", "−")
 
     def __rich__(self) -> Table:
         return self.table.__rich__()
@@ -104,9 +143,26 @@ def _points(rating: Estimate) -> str:
     return f"{rating.value:+.0f} {low}, {high}".replace("-", "−")
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """All pairs of some runs, as members of a sweep, row by row.
+
+    Attributes
+    ----------
+    agent, runs
+        As in :class:`Crossplay`.
+    sweep
+        The sweep.
+    """
+
+    agent: str
+    runs: tuple[str, ...]
+    sweep: ResolvedSweep
+
+
 def play_runs(
     runs: Sequence[str],
-    agent: str = "verifier",
+    agent: str | None = None,
     settings: ExperimentSettings | None = None,
     *,
     parallel: int = 1,
@@ -120,7 +176,7 @@ def play_runs(
     runs
         At least two: a run's id, a prefix of it, or its folder; ``RUN:ARM`` names an arm.
     agent
-        The agent that rows stand for.
+        The agent that rows stand for. Default: the verifier, or else the first agent.
     settings
         Settings that contain the runs folder and replace those of the first run.
     parallel
@@ -131,54 +187,92 @@ def play_runs(
     RunNotFoundError
         If a run does not exist.
     ParameterError
-        If there are not two runs, or their agents don't fit the first run's game.
+        If there are not two completed runs, or their agents don't fit the first run's game.
     StageFailedError
         If pairs failed; all others have been played.
     """
-    return play_pairs(resolve_pairs(runs, agent, settings), agent, parallel)
+    return play_pairs(resolve_pairs(runs, agent, settings), parallel)
 
 
 def resolve_pairs(
-    runs: Sequence[str], agent: str, settings: ExperimentSettings | None
-) -> ResolvedSweep:
+    runs: Sequence[str], agent: str | None, settings: ExperimentSettings | None
+) -> Pairs:
     """Resolve the sweep over all pairs; parameters and errors as :func:`play_runs`."""
-    if not 2 <= len(set(runs)) == len(runs) <= _MOST_RUNS:
+    trained_arms = [_trained_arm(run, settings) for run in runs]
+    arms = {name: trained for name, _, trained in trained_arms}
+    if not 2 <= len(arms) == len(runs) <= _MOST_RUNS:
         raise ParameterError(
             f"crossplay: got {list(runs)}, expected 2 to {_MOST_RUNS} different runs."
         )
-    named = [_full_name(run, settings) for run in runs]
-    first, _, arm = named[0].partition(":")
-    folder, chosen, trained = trained_run("crossplay", first, arm or MAIN_ARM, settings)
-    names = play_order(trained, chosen).agent_names
-    base, others = _game(trained, names, named[0], agent)
-    sources = {f"agents.{name}.checkpoint_run_id": named for name in others}
-    pairs = ZipSweep(parameters=sources, for_each={f"agents.{agent}.checkpoint_run_id": named})
-    return resolve_sweep(base, pairs, chosen, None, name=f"{folder.run_id}-crossplay")
-
-
-def _full_name(run: str, settings: ExperimentSettings | None) -> str:
-    """Return a run's id with its arm, if it names one; refuse unknown ones."""
-    name, mark, arm = run.partition(":")
-    folder = find_run((settings or ExperimentSettings()).runs, name)
-    arms = folder.manifest.arms
-    if mark and arm not in arms:
+    _check_rules(arms)
+    first, chosen, trained = trained_arms[0]
+    handler = play_order(trained, chosen)
+    names = list(handler.agent_names)
+    agent = agent or next(iter([*handler.verifier_names, *names]), "")
+    if agent not in names or len(names) < 2:
         raise ParameterError(
-            f"crossplay: run {folder.run_id} has no arm {arm!r}, expected one of"
-            f" {sorted(arms)}.{nearest(arm, arms)}"
+            f"crossplay: got the agent {agent!r}, expected one of at least two agents. The game of"
+            f" {first} has: {', '.join(names)}."
         )
-    return f"{folder.run_id}{mark}{arm}"
+    base = _game(trained, names, first)
+    name = f"{first.partition(':')[0]}-crossplay"
+    sweep = resolve_sweep(base, _pairs(arms, names, agent), chosen, None, name=name)
+    return Pairs(agent, tuple(arms), sweep)
 
 
-def _game(
-    trained: HyperParameters, names: Sequence[str], run: str, agent: str
-) -> tuple[HyperParameters, list[str]]:
-    """Return the parameters of a game of loaded agents without training, and the other agents."""
-    others = [name for name in names if name != agent]
-    if agent not in names or not others:
+def _trained_arm(
+    run: str, settings: ExperimentSettings | None
+) -> tuple[str, ExperimentSettings, HyperParameters]:
+    """Return the name of a completed run's arm, settings of runs next to it, and its parameters."""
+    name, _, arm = run.partition(":")
+    arm = arm or MAIN_ARM
+    folder, chosen, trained = trained_run("crossplay", name, arm, settings)
+    if folder.status != "completed":
         raise ParameterError(
-            f"crossplay: got the agent {agent!r}, expected one of {list(names)}, with others to"
-            f" play with.{nearest(agent, names)}"
+            f"crossplay: run {folder.run_id} is {folder.status}, expected a completed run. Finish"
+            f" it with `ratchet resume {folder.run_id}`."
         )
+    check_trainer(trained, chosen, "crossplay", language_models=True)
+    return name_arm(folder.run_id, arm), chosen, trained
+
+
+def _check_rules(arms: Mapping[str, HyperParameters]) -> None:
+    """Refuse runs whose scenario differs, or of environments the game or its prompts."""
+    rules = {run: _rules(trained) for run, trained in arms.items()}
+    first, expected = next(iter(rules.items()))
+    for run, values in rules.items():
+        for path, value in values.items():
+            if value != expected.get(path):
+                raise ParameterError(
+                    f"crossplay: {path} of run {run} is {shown(value)}, expected"
+                    f" {shown(expected[path])} as in {first}, since all pairs play one game."
+                )
+
+
+def _rules(trained: HyperParameters) -> dict[str, object]:
+    rules: dict[str, object] = {"scenario": trained.scenario}
+    if trained.scenario in _RULES:
+        section = getattr(trained, trained.scenario).to_dict()
+        rules["dataset"] = trained.dataset
+        rules |= {f"{trained.scenario}.{name}": section[name] for name in _RULES[trained.scenario]}
+    return rules
+
+
+def _pairs(arms: Mapping[str, HyperParameters], names: Sequence[str], agent: str) -> ZipSweep:
+    """Return the sweep over pairs of runs by row and column, with each agent's own sampling."""
+    parameters: dict[str, list[Any]] = {}
+    for name in names:
+        sources = [row if name == agent else column for row, column in product(arms, repeat=2)]
+        parameters[f"agents.{name}.checkpoint_run_id"] = sources
+        for option in _SPEECH:
+            values = [getattr(arms[run].agents[name], option, None) for run in sources]
+            if len(set(values)) > 1:
+                parameters[f"agents.{name}.{option}"] = values
+    return ZipSweep(parameters=parameters)
+
+
+def _game(trained: HyperParameters, names: Sequence[str], run: str) -> HyperParameters:
+    """Return the parameters of a game of loaded agents without training, tested as in a run."""
     data: dict[str, Any] = trained.to_dict()
     loaded = {
         "load_checkpoint_and_parameters": True,
@@ -188,20 +282,17 @@ def _game(
     data["agents"] |= {name: {**trained.agents[name].to_dict(), **loaded} for name in names}
     data |= {"phases": [], "callbacks": [], "pretrain_agents": False}
     data["imitation"] |= {"agents": []}
-    data["rl"] |= {"num_iterations": 0, "test_by_sampling": False}
-    return HyperParameters.from_dict(fixed_data(data, trained)), others
+    data["language"] |= {"validate_every": None}
+    is_sampled = trained.rl.test_by_sampling is True
+    data["rl"] |= {"num_iterations": 0, "test_by_sampling": is_sampled}
+    return HyperParameters.from_dict(fixed_data(data, trained))
 
 
-def play_pairs(sweep: ResolvedSweep, agent: str, parallel: int = 1) -> Crossplay:
+def play_pairs(pairs: Pairs, parallel: int = 1) -> Crossplay:
     """Play resolved pairs; errors as :func:`play_runs`."""
-    results = run_resolved_sweep(sweep, parallel)
-    row = f"agents.{agent}.checkpoint_run_id"
-    runs = list(dict.fromkeys(str(changes[row]) for changes in results.changes))
-    column = next(path for path in results.changes[0] if path != row)
-    cells: dict[tuple[str, str], Estimate] = {}
-    measure = ""
-    for result, changes in zip(results, results.changes, strict=True):
-        measure, cell = result_on_test_set(RunFolder(result.folder), agent)
-        cells[str(changes[row]), str(changes[column])] = cell
-    matrix = tuple(tuple(cells[one, other] for other in runs) for one in runs)
-    return Crossplay(agent, tuple(runs), measure, matrix)
+    results = run_resolved_sweep(pairs.sweep, parallel)
+    folders = {result.run_id: RunFolder(result.folder) for result in results}
+    tests = [read_test_table(folders[member.run_id], pairs.agent) for member in pairs.sweep.members]
+    tables, size = [columns for _, columns in tests], len(pairs.runs)
+    rows = tuple(tuple(tables[row : row + size]) for row in range(0, len(tables), size))
+    return Crossplay(pairs.agent, pairs.runs, tests[0][0], rows)

@@ -81,12 +81,27 @@ def with_loaded_agents(
     agents = hyper_params.agents
     if not any(agents[name].load_checkpoint_and_parameters for name in agents):
         return hyper_params
+    sections = {name: agents[name].to_dict() for name in _agent_names(hyper_params, settings)}
+    loaded = {
+        name: _loaded(hyper_params, name, agents[name], settings)
+        for name in sections
+        if agents[name].load_checkpoint_and_parameters
+    }
+    mixed = _mixed_groups({**sections, **loaded})
     data = hyper_params.to_dict()
-    for name in _agent_names(hyper_params, settings):
-        section = agents[name]
-        if section.load_checkpoint_and_parameters:
-            data["agents"][name] = _loaded(hyper_params, name, section, settings)
+    for name, section in loaded.items():
+        alone = {"shared_model_group": None} if section.get("shared_model_group") in mixed else {}
+        data["agents"][name] = {**section, **alone}
     return type(hyper_params).from_dict(data)
+
+
+def _mixed_groups(sections: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the model groups whose agents are not all loaded from the same state."""
+    sources: dict[str | None, set[tuple[object, ...]]] = {}
+    for section in sections.values():
+        source = section["checkpoint_run_id"], section["checkpoint_version"]
+        sources.setdefault(section.get("shared_model_group"), set()).add(source)
+    return {group for group, loaded in sources.items() if group is not None and len(loaded) > 1}
 
 
 def loaded_states(
@@ -155,12 +170,13 @@ def _loaded(
                 f"{path}: got {here!r}, but agent {name!r} of {whose} was built for {there!r},"
                 f" and is loaded. Expected {there!r}."
             )
-    theirs = source.agents[name].to_dict()
-    for reason in ("is_random", "use_manual_architecture"):
-        if theirs[reason] or getattr(section, reason):
+    theirs = source.agents[name]
+    for agent, where in ((theirs, f"in {whose}"), (section, "here")):
+        reason = agent.never_learns_by()
+        if reason is not None:
             raise ParameterError(
-                f"agents.{name}.load_checkpoint_and_parameters: got true, but {reason} is true"
-                f" {'in ' + whose if theirs[reason] else 'here'}: such an agent has no weights."
+                f"agents.{name}.load_checkpoint_and_parameters: got true, but {reason} is"
+                f" {shown(getattr(agent, reason))} {where}: such an agent has no weights."
                 " Leave one of the two out."
             )
     purposes = declared_purposes(type(section))
@@ -169,7 +185,7 @@ def _loaded(
         for key, value in section.to_dict().items()
         if purposes[key] and Purpose.NETWORKS not in purposes[key]
     }
-    return {**theirs, **agent_options, "checkpoint_version": str(state.iteration)}
+    return {**theirs.to_dict(), **agent_options, "checkpoint_version": str(state.iteration)}
 
 
 _ARM_MARK = ":"
@@ -255,6 +271,7 @@ def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[i
                     state_digest(files),
                     manifest.arms[arm],
                     partial(_open, store, record.key, folder_name),
+                    partial(_open, store, folder=STATE_FOLDER),
                 )
     return states
 

@@ -39,6 +39,8 @@ class SavedState:
         folder.
     open
         Returns the folder with the state's files, after verification if they are in the store.
+    folder_of
+        Returns the folder of another stage's state by key; None for checkpoints.
     """
 
     run_id: str
@@ -46,6 +48,7 @@ class SavedState:
     digest: str
     hyper_params: Mapping[str, Any]
     open: Callable[[], Path]
+    folder_of: Callable[[str], Path] | None = None
 
 
 StateFinder = Callable[[str, str], SavedState]

@@ -138,7 +138,7 @@ class LanguageArmKeys(TrainedKeys):
 
         Its key includes the content of the models' files, not their location.
         """
-        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._models}
+        inputs = {"data": self.build_scenario().key, **self._models, **self._loaded}
         return self._call("initial_state", inputs)
 
     @cached_property

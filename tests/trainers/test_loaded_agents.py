@@ -141,7 +141,7 @@ def test_loaded_agents_are_not_pretrained_and_may_lack_a_solo_head(tiny, home, s
             "no saved state '7': it has those after 1, 2 iterations",
         ),
         ({"d_representation": 8}, ParameterError, "d_representation: got 8, but agent 'verifier'"),
-        ({"agents__verifier__is_random": True}, ParameterError, "is_random is true here"),
+        ({"agents__verifier__is_random": True}, ParameterError, "is_random is True here"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_built(tiny, settings, changes, error, words):

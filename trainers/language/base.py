@@ -108,7 +108,11 @@ class BaseTrainer(NamedTrainer, ABC):
     """
 
     traits = TrainerTraits(
-        plays_text=False, learns_tokens=True, instead_of_callbacks=None, supports_phases=True
+        plays_text=False,
+        learns_tokens=True,
+        loads_agents=True,
+        instead_of_callbacks=None,
+        supports_phases=True,
     )
     _num_models = 1
     """How many models are trained on its device."""

@@ -12,7 +12,12 @@ from trainers.base import deterministic_kernels, torch_threads
 from trainers.callbacks.base import CallbackState
 from trainers.custom_state import is_custom_method, put_attributes, take_attributes
 from trainers.language.base import BaseTrainer, InitialModel, config_of
-from trainers.language.models import build_model, load_built_model
+from trainers.language.models import (
+    MODELS_FOLDER,
+    build_model,
+    load_built_model,
+    load_earlier_model,
+)
 from trainers.language.state import LanguageState
 from trainers.results import FolderOf
 from trainers.state_tree import flatten_tree, unflatten_tree
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
+    from ratchet.tracking.trainer_files import StateFinder
 
 _ATTRIBUTES = "assigned_attributes"
 """The entry of one of several learners' states with the attributes of its class."""
@@ -34,12 +40,14 @@ def build_learners(
     instance: LanguageTaskInstance,
     model_names: Mapping[str, str],
     *,
-    models: Path | None,
+    initial: Path | None,
+    find: StateFinder,
     only_plays: bool,
 ) -> dict[str, BaseTrainer]:
-    """Create the models' trainers, with the initial models of a folder, or with new ones.
+    """Create the models' trainers, with new models, or those in the folder of an initial state.
 
     ``model_names``: agent → the name of its model. A model has the parameters of its first agent.
+    ``find`` finds the states of earlier runs, from which new models may start.
     """
     first = {model: agent for agent, model in reversed([*model_names.items()])}
     learners: dict[str, BaseTrainer] = {}
@@ -47,9 +55,12 @@ def build_learners(
         name = first[model]
 
         def build(name: str = name, model: str = model) -> LanguageModel:
-            if models is None:
-                return build_model(instance, name, settings)
-            return load_built_model(instance, name, settings, models / model)
+            if initial is not None:
+                folder = initial / MODELS_FOLDER / model
+                return load_built_model(instance, name, settings, folder)
+            if instance.agents[name].parameters.load_checkpoint_and_parameters:
+                return load_earlier_model(instance, name, settings, find)
+            return build_model(instance, name, settings)
 
         agent = instance.agents[name].parameters
         which = "" if len(first) == 1 else model

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratchet.errors import StateError
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.local.warm_up import warm_up
 from ratchet.models.lora import Lora
+from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.scenarios.language_task.parameters import SMALL
 from ratchet.seeding import derive_seed
+from trainers.language.state import LanguageState
 from trainers.progress import describe, show
 
 if TYPE_CHECKING:
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+    from ratchet.tracking.trainer_files import StateFinder
+
+MODELS_FOLDER = "models"
 
 
 def build_model(
@@ -55,6 +62,28 @@ def load_built_model(
     section = instance.agents[agent].parameters
     base = None if section.lora.rank is None else section.model  # may have been moved since
     return _load(str(folder.resolve()), section, settings, base=base)
+
+
+def load_earlier_model(
+    instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings, find: StateFinder
+) -> LanguageModel:
+    """Load an agent's model from the state of an earlier run: its files, then trained weights."""
+    section = instance.agents[agent].parameters
+    saved = find(str(section.checkpoint_run_id), section.checkpoint_version)
+    state = LanguageState.load(saved.open())
+    source = HyperParameters.from_dict(saved.hyper_params).agents[agent]
+    group = getattr(source, "shared_model_group", None) or agent
+    weights = state.learners[group].get("model")
+    if saved.folder_of is None or not state.initial or not isinstance(weights, Mapping):
+        raise StateError(
+            f"agent {agent!r} of run {saved.run_id} after {saved.iteration} iterations: the state"
+            " contains no weights with their model, expected those of a model trained here, in"
+            " stages (`ratchet run`)."
+        )
+    folder = saved.folder_of(state.initial) / MODELS_FOLDER / group
+    model = load_built_model(instance, agent, settings, folder)
+    model.load_state_dict(weights)
+    return model
 
 
 def _load(

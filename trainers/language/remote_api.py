@@ -53,7 +53,7 @@ class RemoteApiTrainer(BaseTrainer):
     there.
     """
 
-    traits = replace(BaseTrainer.traits, is_remote=True, supports_phases=False)
+    traits = replace(BaseTrainer.traits, is_remote=True, loads_agents=False, supports_phases=False)
 
     def _setup(self) -> None:
         service = self.language.train_service

@@ -37,6 +37,7 @@ from trainers.language.learners import (
     take_learner,
     take_weights,
 )
+from trainers.language.models import MODELS_FOLDER
 from trainers.language.ranks.rows import ranks_sample
 from trainers.language.rollout_worker import TrainerRolloutWorker
 from trainers.language.rollouts import Rollouts, joined_metrics
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from trainers.named import NamedTrainer
     from trainers.stage_parameters import StagePurposes
 
-MODELS_FOLDER = "models"
 _PLAYED = frozenset({Purpose.GAME, Purpose.SPEECH})
 LANGUAGE_STAGES: StagePurposes = {
     "initial_state": frozenset({Purpose.GAME, Purpose.NETWORKS, Purpose.PRETRAINING}),
@@ -133,15 +133,16 @@ class LanguageTrainer(StagedTrainer):
         (learner,) = self.learners.values()
         return learner
 
-    def _build_learners(self, models: Path | None = None) -> Mapping[str, BaseTrainer]:
-        """Create the learners with the initial models: loaded from a folder, or built."""
+    def _build_learners(self, initial: Path | None = None) -> Mapping[str, BaseTrainer]:
+        """Create the learners with new models, or those in the folder of an initial state."""
         return build_learners(
             self.learner_class,
             self.hyper_params,
             self.settings,
             self.scenario_instance,
             self.model_names,
-            models=models,
+            initial=initial,
+            find=self.state_finder,
             only_plays=self.only_plays,
         )
 
@@ -254,7 +255,7 @@ class LanguageTrainer(StagedTrainer):
     def _continue_from(self, state: LanguageState, folder_of: FolderOf) -> None:
         check_models(self.model_names, state.learners)
         if self._learners is None and state.initial:
-            self._learners = self._build_learners(folder_of(state.initial) / MODELS_FOLDER)
+            self._learners = self._build_learners(folder_of(state.initial))
         self.state, self._folder_of = state, folder_of
 
     # -- phases ----------------------------------------------------------------------------

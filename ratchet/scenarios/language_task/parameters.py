@@ -35,6 +35,7 @@ RANDOM = "random"
 MOST_SYMBOLS = 62
 """Letters, small and capital, and digits."""
 
+_LOADING = ("load_checkpoint_and_parameters", "checkpoint_run_id", "checkpoint_version")
 _Named = Annotated[Reference | None, BeforeValidator(named)]
 _PLAYED = (Purpose.ROLLOUTS, Purpose.TESTS)
 
@@ -159,7 +160,7 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
         """Refuse what only networks of other scenarios read: ignored, it would be a silent lie."""
         for name in AgentParameters.model_fields:
             value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
+            if name not in _LOADING and value != type(self).model_fields[name].default:
                 raise ValueError(
                     f"{name}={value!r}, but a language model that learns from its tokens doesn't"
                     " read it; leave it out"

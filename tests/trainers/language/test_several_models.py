@@ -10,6 +10,7 @@ import torch
 from ratchet.errors import ParameterError, StateError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.scenarios import build_scenario_instance
+from ratchet.tracking.trainer_files import SavedState
 from trainers.language.state import LanguageState
 from trainers.registry import build_trainer, trainer_class
 
@@ -144,6 +145,26 @@ def test_a_state_of_other_models_is_refused(tmp_path):
     trainer.save_state(tmp_path / "initial", "initial")
     with pytest.raises(StateError, match="the models left, right, expected players"):
         build(BOTH, SHARED).load_state(tmp_path / "initial", "", lambda key: tmp_path / key)
+
+
+def test_a_state_without_its_models_files_is_refused(tmp_path):
+    earlier = build(BOTH)
+    earlier.initial_state().save(tmp_path)
+    parameters = earlier.hyper_params.replace(
+        {
+            "agents.left.load_checkpoint_and_parameters": True,
+            "agents.left.checkpoint_run_id": "source",
+        }
+    )
+    base_dir = Path(str(earlier.settings.base_dir))
+    instance = build_scenario_instance(parameters, earlier.settings, base_dir=base_dir)
+    trainer = build_trainer(parameters, instance, earlier.settings, base_dir)
+    saved = SavedState("source", 0, "", parameters.to_dict(), lambda: tmp_path)
+    trainer.state_finder = lambda run, version: saved
+    with pytest.raises(
+        StateError, match="agent 'left' of run source after 0 iterations: the state"
+    ):
+        trainer.initial_state()
 
 
 def test_attributes_of_each_custom_trainer_are_stored(tmp_path):

@@ -76,6 +76,14 @@ def test_a_longer_run_goes_on_from_a_shorter_ones_last_state(mode, tmp_path):
     assert longer.run_iterations(2, 4) == whole[2:]
 
 
+def test_keys_contain_the_states_from_which_agents_start():
+    keys = [
+        LanguageArmKeys("main", parameters(), checkpoints=digests).state_key(2)
+        for digests in ({}, {"agent": "one"}, {"agent": "other"})
+    ]
+    assert len({*keys}) == 3
+
+
 def test_the_pull_goes_to_the_model_as_it_was_warmed_up_under_an_adapter(own_model):
     agent = {"max_tokens": 5, "model": str(own_model), "lora": {"rank": 2}}
     agent["warm_up"] = {"num_steps": 10, "batch_size": 8, "lr": 0.01}
