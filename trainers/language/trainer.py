@@ -429,8 +429,8 @@ class LanguageTrainer(StagedTrainer):
     # -- testing -----------------------------------------------------------------------------
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
-        indices = list(range(len(self.scenario_instance.datasets[dataset])))
-        indices = indices[:1] if self.settings.test_run else indices
+        tasks = self.scenario_instance.datasets[dataset]
+        indices = range(len(tasks))[:1] if self.settings.test_run else range(len(tasks))
         played = self.scenario_instance.play(
             dataset,
             indices,
@@ -441,7 +441,6 @@ class LanguageTrainer(StagedTrainer):
         )
         if iteration_context is not None:
             iteration_context.step(len(indices))
-        tasks = self.scenario_instance.datasets[dataset]
         environment = self.scenario_instance.environments[dataset].rules.environment
         seats = environment.seats if isinstance(environment, Game) else ()
         places = {tasks[k].task_id: k for k in indices}
