@@ -58,7 +58,7 @@ def attack_parameters(
     data["agents"] |= {name: {**trained.agents[name].to_dict(), **new} for name in others}
     data["agents"][agent] = {**trained.agents[agent].to_dict(), **frozen}
     data |= {"phases": [], "callbacks": [], "pretrain_agents": False}
-    data["rl"] |= {"test_by_sampling": False}
+    data["rl"] |= {"test_by_sampling": trained.rl.test_by_sampling is True}
     data["protocol_common"] |= {"shared_reward": False}
     data["imitation"] |= {"agents": [n for n in trained.imitation.agents if n in others]}
     data["pure_text_grpo"]["redraws"].pop(agent, None)
