@@ -64,6 +64,8 @@ class BaseSession:
         Executes stages in another process, if set: takes the call and whether to recompute it.
     fresh
         Whether all stages are recomputed, so that stored ones don't count.
+    is_driven
+        Whether the stages are executed in sequence, so that the next one usually follows.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class BaseSession:
         self.before_calls: Callable[[], None] | None = None
         self.observer = StageObserver()
         self.make_elsewhere: MakeElsewhere | None = None
-        self.fresh = False
+        self.fresh = self.is_driven = False
         self.tasks = TaskGraph()
         self._running: dict[str, Future[None]] = {}
 
