@@ -177,9 +177,12 @@ def test_phases_sample_ahead_except_at_their_ends_and_with_earlier_selves(runs, 
     assert [iteration for iteration, _ in sampled] == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("per_task", [1, 2])
 @pytest.mark.parametrize("fails", ["commit", "save"])
-def test_a_failed_write_discards_what_was_sampled_and_is_retried(runs, sampled, monkeypatch, fails):
-    expected = runs.without(SMALL)
+def test_a_failed_write_discards_what_was_sampled_and_is_retried(
+    runs, sampled, monkeypatch, fails, per_task
+):
+    expected = runs.without(SMALL, iterations_per_task=per_task)
     sampled.clear()
     failures = []
     owner, name = (Claim, "commit") if fails == "commit" else (LanguageState, "save")
@@ -192,9 +195,10 @@ def test_a_failed_write_discards_what_was_sampled_and_is_retried(runs, sampled, 
         return write(self, *arguments, **values)
 
     monkeypatch.setattr(owner, name, fail_once)
-    assert runs.outputs(SMALL, retries=1) == expected
+    assert runs.outputs(SMALL, iterations_per_task=per_task, retries=1) == expected
     assert failures
-    assert [iteration for iteration, _ in sampled] == [0, 1, 1, 2, 3]
+    repeated = [0, 1, 1, 2, 3] if per_task == 1 else [0, 1, 2, 0, 1, 2, 3]
+    assert [iteration for iteration, _ in sampled] == repeated
 
 
 def test_an_error_is_raised_in_the_stage_that_needs_the_rollouts(runs, monkeypatch, caplog):
@@ -222,8 +226,8 @@ def test_sampling_ahead_ends_with_the_session(runs, monkeypatch):
     def play_forever(self, iteration, **cursor):
         if iteration == 0:
             return play(self, iteration, **cursor)
-        started.set()
         try:
+            started.set()
             while True:
                 threading.Event().wait(0.001)
         except BaseException as error:
