@@ -31,7 +31,8 @@ START_PAYS_AFTER = 10.0
 class LanguageArmSession(ArmSession):
     """The components of an arm, and a worker that samples while its trainer trains.
 
-    One stage may run concurrently with another: the next rollouts, sampled by the worker.
+    One stage may run concurrently with another: the next rollouts, sampled by the worker. Without
+    the worker, a thread samples them while the training state is stored.
     """
 
     keys: LanguageArmKeys  # type: ignore[assignment] # has all attributes of shared stages
@@ -97,12 +98,15 @@ class LanguageArmSession(ArmSession):
         )
 
     def sample_ahead(self, call: StageCall, trainer: LanguageTrainer) -> None:
-        """Start to sample the next iteration's rollouts while the state of a stage is written.
+        """Start to sample the next iteration's rollouts in a thread, while a state is written.
 
-        Sampling reads the trainer's weights, and does not change its state.
+        Sampling reads the trainer's weights, and does not change its state. A profile of the
+        rollouts' stage needs it in the stage's thread.
         """
-        rollouts = self.keys.rollouts_during_write(call) if self.is_driven else None
-        if rollouts is None or trainer.has_stopped:
+        if not self.is_driven or self.settings.profiler or trainer.has_stopped:
+            return
+        rollouts = self.keys.rollouts_during_write(call)
+        if rollouts is None:
             return
         if self.fresh or self.store.find(rollouts.key) is None:
             work = partial(trainer.rollouts_of, rollouts.iteration)

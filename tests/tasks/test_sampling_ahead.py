@@ -16,7 +16,7 @@ from ratchet.store.store import StageStore
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages import background
 from tasks.stages.driver import StageDriver, execute_stage, run_stages
-from tasks.stages.families import make_keys, open_session
+from tasks.stages.families import make_keys, open_session, stage_functions
 from tasks.stages.sequence import StoredStageLayout
 from tests.tasks.test_language_phases import PARAMETERS as PHASED
 from trainers.interruption import StageInterrupted
@@ -175,6 +175,30 @@ def test_phases_sample_ahead_except_at_their_ends_and_with_earlier_selves(runs, 
     assert runs.outputs(PHASED) == expected
     assert [iteration for iteration, ahead in sampled if ahead] == [1]
     assert [iteration for iteration, _ in sampled] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_run_that_recomputes_every_stage_has_the_same_bits(runs, sampled):
+    with closing(runs.session(SMALL)) as session:
+        first = outputs_of(session, run_stages(session))
+        sampled.clear()
+        outcomes, recomputed = [], set()
+        driver = StageDriver(session, execute_stage, outcomes.append, recomputed)
+        layout = StoredStageLayout(session.store, session.settings, recomputed)
+        asyncio.run(driver.run(session.keys.stages(layout)))
+        assert not any(each.hit for each in outcomes)
+        assert outputs_of(session, outcomes) == first
+    assert sampled == [(0, False), (1, True), (2, True), (3, True)]
+
+
+def test_a_stage_on_its_own_samples_nothing_ahead(runs, sampled, tmp_path):
+    with closing(runs.session(SMALL)) as session:
+        run_stages(session)
+    sampled.clear()
+    settings, keys, store = session.settings, session.keys, session.store
+    with closing(open_session(keys, settings, store)) as session:
+        store.remove(keys.rollouts(2).key)
+        stage_functions(keys)["train"].work(keys.train(1, 2), tmp_path, session)
+    assert sampled == []
 
 
 @pytest.mark.parametrize("per_task", [1, 2])
