@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING
 
-from tasks.stages.background import BackgroundWork
 from tasks.stages.files import DATASETS_FOLDER
 from tasks.tensordict.session import ArmSession
 
@@ -17,11 +15,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.language.keys import LanguageArmKeys
-    from tasks.stages.calls import StageCall
     from trainers.base import Trainer
     from trainers.language.rollout_worker import RolloutWorker
-    from trainers.language.rollouts import Rollouts
-    from trainers.language.trainer import LanguageTrainer
     from trainers.staged import StagedTrainer
 
 START_PAYS_AFTER = 10.0
@@ -31,8 +26,7 @@ START_PAYS_AFTER = 10.0
 class LanguageArmSession(ArmSession):
     """The components of an arm, and a worker that samples while its trainer trains.
 
-    One stage may run concurrently with another: the next rollouts, sampled by the worker. Without
-    the worker, a thread samples them while the training state is stored.
+    One stage may run concurrently with another: the next rollouts, sampled by the worker.
     """
 
     keys: LanguageArmKeys  # type: ignore[assignment] # has all attributes of shared stages
@@ -43,7 +37,6 @@ class LanguageArmSession(ArmSession):
         super().__init__(keys, settings, store)  # type: ignore[arg-type] # likewise
         self.parallel_executor = ThreadPoolExecutor(1, thread_name_prefix=f"rollouts of {keys.arm}")
         self._rollout_worker: RolloutWorker | None = None
-        self._ahead: tuple[str, BackgroundWork[Rollouts]] | None = None
 
     @property
     def rollout_worker(self) -> RolloutWorker:
@@ -97,36 +90,12 @@ class LanguageArmSession(ArmSession):
             super()._rebuilds and language.engine == type(language).model_fields["engine"].default
         )
 
-    def sample_ahead(self, call: StageCall, trainer: LanguageTrainer) -> None:
-        """Start to sample the next iteration's rollouts in a thread, while a state is written.
-
-        Sampling reads the trainer's weights, and does not change its state. A profile of the
-        rollouts' stage needs it in the stage's thread.
-        """
-        if not self.is_driven or self.settings.profiler or trainer.has_stopped:
-            return
-        rollouts = self.keys.rollouts_during_write(call)
-        if rollouts is None:
-            return
-        if self.fresh or self.store.find(rollouts.key) is None:
-            work = partial(trainer.rollouts_of, rollouts.iteration)
-            self._ahead = call.key, BackgroundWork(self.parallel_executor, work)
-
-    def take_ahead(self, key: str) -> Rollouts | None:
-        """Return the rollouts sampled ahead from a stage's state, if any; discard all others."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != key:
-            return None
-        return ahead[1].result()
-
     def state_folder(self, key: str) -> Path:
         """Return the folder of the final state of a stored stage."""
         return self._state_folder(key)
 
     def close(self) -> None:
-        """End sampling first, since other threads may wait for it."""
-        if self._ahead is not None:
-            self._ahead[1].interrupt()
+        """Close the worker first, since a thread may wait for it."""
         if self._rollout_worker is not None:
             self._rollout_worker.close()
         self.parallel_executor.shutdown()

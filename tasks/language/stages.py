@@ -41,7 +41,7 @@ _SHUTDOWN_SECONDS = 10.0
 
 
 @stage
-def rollouts(call: StageCall, folder: Path, session: LanguageArmSession) -> Metrics:
+def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Sample and write the rollouts that iteration ``call.iteration`` trains on."""
     keys, trainer = _keys_and_trainer(session, call.iteration, begins=True)
     if trainer.has_stopped:
@@ -87,7 +87,7 @@ prefetch_rollouts = Stage(_prefetch_rollouts, alone=False, name="rollouts")
 
 
 @stage
-def train(call: StageCall, folder: Path, session: LanguageArmSession) -> Metrics:
+def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Continue from the state after ``call.start_iteration`` iterations; write the new state."""
     start, stop = call.start_iteration, call.iteration
     keys, trainer = _keys_and_trainer(session, start, begins=True)
@@ -101,7 +101,9 @@ def train(call: StageCall, folder: Path, session: LanguageArmSession) -> Metrics
     if wait is not None:
         trainer.give_ahead(stop, partial(_read_prefetched, wait))
     metrics = trainer.run_iterations(start, stop)
-    session.sample_ahead(call, trainer)
+    if not trainer.has_stopped:  # sampling does not change the state
+        following = keys.rollouts_during_write(call)
+        session.compute_ahead(call.key, following, partial(trainer.rollouts_of, stop))
     trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)
     return [

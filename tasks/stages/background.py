@@ -1,7 +1,7 @@
 """Computations in threads that can be interrupted; some outlast the stage that starts them.
 
 At most one of the latter runs in a process. It may seed the libraries' global generators, as stages
-do, so that the next stage of any arm waits for it.
+do: the next stage of any arm waits for it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
 from trainers.interruption import StageInterrupted, interrupt_thread
 
 _POLL_SECONDS = 0.1
 _Result = TypeVar("_Result")
+_EXECUTOR = ThreadPoolExecutor(1, thread_name_prefix="background")
 _latest: Future[Any] | None = None
 """The computation that may outlast its stage, until a stage has waited for it."""
 
@@ -51,24 +52,25 @@ class Interruptible(Generic[_Result]):
 
 
 class BackgroundWork(Generic[_Result]):
-    """A computation in a thread that may outlast the stage that starts it.
+    """A computation that may outlast the stage that starts it.
 
     The stage must use neither the global generators nor torch's settings from then on.
     """
 
-    def __init__(self, executor: Executor, work: Callable[[], _Result]) -> None:
+    def __init__(self, work: Callable[[], _Result]) -> None:
         global _latest
         self._work = Interruptible(work)
         job = functools.partial(contextvars.copy_context().run, self._work.run)
-        _latest = self._future = executor.submit(job)
+        _latest = self._future = _EXECUTOR.submit(job)
 
     def result(self) -> _Result:
         """Wait for the result; raise the computation's error."""
         return self._future.result()
 
-    def interrupt(self) -> None:
-        """End the computation soon."""
+    def end(self) -> None:
+        """Interrupt the computation, and wait for its end."""
         self._work.interrupt()
+        wait([self._future])
 
 
 def wait_for_background() -> None:

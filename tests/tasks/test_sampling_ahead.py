@@ -111,7 +111,7 @@ def sampled(monkeypatch):
     play = LanguageTrainer.play_rollouts
 
     def note(self, iteration, **cursor):
-        iterations.append((iteration, threading.current_thread().name.startswith("rollouts of")))
+        iterations.append((iteration, threading.current_thread().name.startswith("background")))
         return play(self, iteration, **cursor)
 
     monkeypatch.setattr(LanguageTrainer, "play_rollouts", note)
@@ -238,7 +238,7 @@ def test_an_error_is_raised_in_the_stage_that_needs_the_rollouts(runs, monkeypat
 
     monkeypatch.setattr(LanguageTrainer, "play_rollouts", fail_once)
     assert runs.outputs(SMALL, retries=1) == expected
-    assert failures[0].startswith("rollouts of")
+    assert failures[0].startswith("background")
     (record,) = [each for each in caplog.records if "the engine has ended" in each.message]
     assert record.message.startswith("rollouts arm_2 2 failed at attempt 1, retrying")
 
