@@ -95,7 +95,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "text_grpo": {**CHAT, "trainer": "pure_text_grpo"},
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    name: {"iterations_per_task": 1} for name in ("grpo_apart", "grpo_partial")
+    name: {"iterations_per_task": 1} for name in ("grpo_apart", "grpo_partial", "language_game")
 }
 """Settings of experiments whose rollouts are stages."""
 SHIPPED: dict[str, list[str]] = {

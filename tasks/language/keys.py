@@ -128,6 +128,27 @@ class LanguageArmKeys(TrainedKeys):
         """
         return stop == start + 1 and (start == 0 or not self.plays_ahead)
 
+    def rollouts_during_write(self, train: StageCall) -> StageCall | None:
+        """Return the rollouts that can be sampled while a training stage's state is written.
+
+        None if they start from another stage's state, or if sampling could affect what is written.
+        """
+        stop, language = train.iteration, self.hyper_params.language
+        if stop >= self.num_iterations or self.beginning_key(stop) != train.key:
+            return None
+        phase = self.phase_from(stop)
+        if (
+            self.plays_ahead  # they are part of the state, or of another process
+            or self.trainer_class.traits.is_remote  # they are billed
+            or language.train_service.world_size > 1  # ranks execute one request at a time
+            or (phase is not None and phase.pools)  # its states replace the trained one
+        ):
+            return None
+        rollouts = self.rollouts(stop)
+        # custom code may use global generators, files or threads at any time
+        is_custom = {train.fingerprint.digest, rollouts.fingerprint.digest} & self.custom_code
+        return None if is_custom else rollouts
+
     def validates_at(self, iteration: int) -> bool:
         """Return whether the state after this many iterations is validated."""
         every = self.hyper_params.language.validate_every

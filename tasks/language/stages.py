@@ -46,8 +46,9 @@ def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     keys, trainer = _keys_and_trainer(session, call.iteration, begins=True)
     if trainer.has_stopped:
         return []
-    sampled = trainer.rollouts_of(call.iteration)
-    session.holds(keys.beginning_key(call.iteration))
+    key = keys.beginning_key(call.iteration)
+    sampled = session.take_ahead(key) or trainer.rollouts_of(call.iteration)
+    session.holds(key)
     sampled.save(folder)
     transcripts = trainer.transcripts("train", sampled.trajectories)
     save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)
@@ -91,13 +92,18 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     start, stop = call.start_iteration, call.iteration
     keys, trainer = _keys_and_trainer(session, start, begins=True)
     stored = session.store.find(keys.rollouts(start).key)
-    sampled = Rollouts.load(session.store.open(stored.key)) if stored is not None else None
+    sampled = session.take_ahead(keys.beginning_key(start))
+    if stored is not None:
+        sampled = Rollouts.load(session.store.open(stored.key))
     if sampled is not None:
         trainer.give_rollouts(start, sampled)
     wait = session.find_result(keys.rollouts(stop)) if keys.plays_ahead else None
     if wait is not None:
         trainer.give_ahead(stop, partial(_read_prefetched, wait))
     metrics = trainer.run_iterations(start, stop)
+    if not trainer.has_stopped:  # sampling does not change the state
+        following = keys.rollouts_during_write(call)
+        session.compute_ahead(call.key, following, partial(trainer.rollouts_of, stop))
     trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)
     return [

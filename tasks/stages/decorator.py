@@ -25,6 +25,7 @@ from ratchet.tracking.logs import log_context
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.stage_kinds import StageKind, kind_of
 from tasks.stages import faults
+from tasks.stages.background import wait_for_background
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.failures import explained
 from tasks.stages.session import BaseSession
@@ -39,7 +40,7 @@ _Session = TypeVar("_Session", bound=BaseSession)
 Work: TypeAlias = Callable[[StageCall, Path, _Session], Metrics]
 
 _ONE_AT_A_TIME = threading.Lock()
-"""Held while a stage computes, since it seeds the libraries' global generators."""
+"""Owned by the stage that computes, since it seeds the libraries' global generators."""
 _PROFILED_FUNCTIONS = 60
 
 
@@ -150,7 +151,6 @@ def _compute(
     stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim
 ) -> StageOutcome:
     start = time.monotonic()
-    lock: AbstractContextManager[object] = _ONE_AT_A_TIME if stage.alone else nullcontext()
     is_profiled = stage.alone and session.settings.profiler
     with (
         explained(call),
@@ -159,7 +159,7 @@ def _compute(
     ):
         describe(call.title)
         with (
-            lock,
+            _alone() if stage.alone else nullcontext(),
             progress_stage(call.kind),
             _profiled(call, session.settings) if is_profiled else nullcontext(),
             noted_files(call, session, claim.workdir),
@@ -178,6 +178,14 @@ def _compute(
             versions=library_versions(),
         )
     return StageOutcome(call, manifest, False, "computed")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Execute the block while no other stage computes in this process, nor its background work."""
+    with _ONE_AT_A_TIME:
+        wait_for_background()
+        yield
 
 
 @contextmanager

@@ -10,19 +10,18 @@ import asyncio
 import contextvars
 import functools
 import logging
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
 from ratchet.errors import RatchetError
+from tasks.stages.background import Interruptible
 from tasks.stages.calls import ParallelChains, StageCall, StageOutcome, Step
 from tasks.stages.decorator import Stage, make_stage, stage_log_context
 from tasks.stages.failures import could_succeed
 from tasks.stages.families import stage_functions
 from tasks.stages.sequence import StoredStageLayout
 from tasks.stages.session import BaseSession
-from trainers.interruption import interrupt_thread
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +68,7 @@ class StageDriver:
         self._execute, self._finished = execute, finished
         self._recomputed = recomputed
         session.fresh = recomputed is not None
+        session.is_driven = True
 
     async def run(self, steps: Iterable[Step]) -> None:
         """Execute steps in order; their keys are computed in a thread."""
@@ -157,7 +157,7 @@ async def _attempt(
         force or await asyncio.to_thread(session.store.find, call.key) is None
     ):
         return await make_remotely(call, force)
-    thread = _Interruptible(functools.partial(make_stage, stage, call, session, force=force))
+    thread = Interruptible(functools.partial(make_stage, stage, call, session, force=force))
     job = functools.partial(contextvars.copy_context().run, thread.run)
     executor = session.executor if stage.alone else session.parallel_executor
     try:
@@ -166,31 +166,6 @@ async def _attempt(
         if stage.alone:  # the others wait for responses that are billed
             thread.interrupt()
         raise
-
-
-class _Interruptible:
-    """A computation in a thread that another thread can interrupt."""
-
-    def __init__(self, work: Callable[[], StageOutcome]) -> None:
-        self._work = work
-        self._thread: int | None = None
-        self._changes = threading.Lock()
-
-    def run(self) -> StageOutcome:
-        """Compute in the current thread."""
-        with self._changes:
-            self._thread = threading.get_ident()
-        try:
-            return self._work()
-        finally:
-            with self._changes:  # the thread may be reused
-                self._thread = None
-
-    def interrupt(self) -> None:
-        """Interrupt the computation if it is running."""
-        with self._changes:
-            if self._thread is not None:
-                interrupt_thread(self._thread)
 
 
 async def in_thread(items: Iterator[_Item]) -> AsyncIterator[_Item]:

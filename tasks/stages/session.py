@@ -8,10 +8,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ratchet.errors import BudgetExceededError
 from ratchet.tracking.observers import StageObserver
+from tasks.stages.background import BackgroundWork
 from tasks.stages.failures import PrefetchFailedError
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class BaseSession:
         Executes stages in another process, if set: takes the call and whether to recompute it.
     fresh
         Whether all stages are recomputed, so that stored ones don't count.
+    is_driven
+        Whether the stages are executed in sequence, so that the next one usually follows.
     """
 
     def __init__(
@@ -81,9 +84,10 @@ class BaseSession:
         self.before_calls: Callable[[], None] | None = None
         self.observer = StageObserver()
         self.make_elsewhere: MakeElsewhere | None = None
-        self.fresh = False
+        self.fresh = self.is_driven = False
         self.tasks = TaskGraph()
         self._running: dict[str, Future[None]] = {}
+        self._ahead: tuple[str, BackgroundWork[Any]] | None = None
 
     def make_services_ready(self) -> None:
         """Start the services of agents; called by each stage that may call a language model."""
@@ -131,8 +135,28 @@ class BaseSession:
 
         return wait
 
+    def compute_ahead(self, key: str, call: StageCall | None, work: Callable[[], Any]) -> None:
+        """Start to compute a stage's result in a thread, if a run will need it.
+
+        ``key``: that of the stage from whose state it starts, which is being written. A profile
+        needs each stage in its thread.
+        """
+        if call is None or not self.is_driven or self.settings.profiler:
+            return
+        if self.fresh or self.store.find(call.key) is None:
+            self._ahead = key, BackgroundWork(work)
+
+    def take_ahead(self, key: str) -> Any:  # noqa: ANN401 -- of the function that computes it
+        """Return the result computed ahead from a stage's state, or None; discard any other."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != key:
+            return None
+        return ahead[1].result()
+
     def close(self) -> None:
         """Release all components."""
+        if self._ahead is not None:
+            self._ahead[1].end()
         self.executor.shutdown()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tasks.stages import driver
+from tasks.stages.background import Interruptible
 from tasks.stages.session import BaseSession
 from trainers.interruption import StageInterrupted
 
@@ -79,11 +80,15 @@ def test_a_stage_that_waits_for_paid_responses_is_not_interrupted(attempt: Any) 
     assert ended.wait(240)
 
 
-def test_work_that_has_not_started_or_has_ended_is_not_interrupted(
-    executor: ThreadPoolExecutor,
-) -> None:
-    work: Any = driver._Interruptible(lambda: "done")  # type: ignore[arg-type, return-value]
+def test_work_interrupted_before_it_starts_does_not_start(executor: ThreadPoolExecutor) -> None:
+    work = Interruptible(lambda: "done")
     work.interrupt()
+    with pytest.raises(StageInterrupted):
+        executor.submit(work.run).result(5)
+
+
+def test_work_that_has_ended_is_not_interrupted(executor: ThreadPoolExecutor) -> None:
+    work = Interruptible(lambda: "done")
     assert executor.submit(work.run).result(5) == "done"
     work.interrupt()
     assert executor.submit(sum, range(1000)).result(5) == 499500

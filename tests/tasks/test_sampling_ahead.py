@@ -1,0 +1,337 @@
+"""The next rollouts are sampled while a state is written and stored; no result depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from contextlib import closing, contextmanager
+
+import pytest
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.errors import StoreError
+from ratchet.store.claim import Claim
+from ratchet.store.store import StageStore
+from tasks.language.keys import LanguageArmKeys
+from tasks.stages import background
+from tasks.stages.driver import StageDriver, execute_stage, run_stages
+from tasks.stages.families import make_keys, open_session, stage_functions
+from tasks.stages.sequence import StoredStageLayout
+from tests.tasks.test_language_phases import PARAMETERS as PHASED
+from trainers.interruption import StageInterrupted
+from trainers.language import trainer as language_trainer
+from trainers.language.state import LanguageState
+from trainers.language.trainer import LanguageTrainer
+
+SECONDS = 240.0
+SMALL = {
+    "scenario": "language_task",
+    "dataset": "reverse",
+    "trainer": "grpo",
+    "rl": {"num_iterations": 4},
+    "language_task": {"num_train": 8, "num_test": 2, "reverse": {"length": 3, "num_symbols": 6}},
+    "agents": {
+        "_default": {
+            "max_tokens": 3,
+            "small_model": {"layers": 1, "d_model": 8, "heads": 2, "context_length": 32},
+            "warm_up": {"num_steps": 1},
+        }
+    },
+    "language": {"tasks_per_step": 4, "group_size": 4, "optimizer": {"lr": 0.03}},
+}
+VALIDATED = {
+    **SMALL,
+    "language": {**SMALL["language"], "validate_every": 2},
+    "language_task": {**SMALL["language_task"], "num_validation": 2},
+    "callbacks": [{"name": "keep_best", "metric": "actor/loss"}],
+}
+
+
+class Runs:
+    """Runs of an experiment, each with a new store."""
+
+    def __init__(self, folder, monkeypatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.number = 0
+
+    def session(self, parameters, **settings):
+        """Return a session with a new store."""
+        self.number += 1
+        choices = {"iterations_per_task": 1, "retry_delay_seconds": 0, **settings}
+        home = str(self.folder / str(self.number))
+        plain = ExperimentSettings(home=home, progress="none", tracking=False, **choices)
+        store = StageStore(plain.store_url, reserve_bytes=0)
+        keys = make_keys(f"arm_{self.number}", HyperParameters(**parameters))
+        return open_session(keys, plain, store)
+
+    def outputs(self, parameters, **settings):
+        """Return the files and metrics of all stages, by name and iteration."""
+        with closing(self.session(parameters, **settings)) as session:
+            return outputs_of(session, run_stages(session))
+
+    def without(self, parameters, **settings):
+        """Return the same of a run that does not sample ahead."""
+        with self.monkeypatch.context() as patch:
+            patch.setattr(LanguageArmKeys, "rollouts_during_write", lambda *_: None)
+            return self.outputs(parameters, **settings)
+
+
+def outputs_of(session, outcomes):
+    """Return the files and metrics of stages, by name and iteration."""
+    return {
+        (each.call.name, each.call.iteration): (
+            digests_of(session.store.open(each.call.key)),
+            [
+                {n: v for n, v in point.values.items() if "second" not in n and "timing" not in n}
+                for point in each.manifest.metrics
+            ],
+        )
+        for each in outcomes
+    }
+
+
+def digests_of(folder):
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "manifest.json"
+    }
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    return Runs(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """Return the iterations that are sampled: with whether each was sampled ahead."""
+    iterations = []
+    play = LanguageTrainer.play_rollouts
+
+    def note(self, iteration, **cursor):
+        iterations.append((iteration, threading.current_thread().name.startswith("background")))
+        return play(self, iteration, **cursor)
+
+    monkeypatch.setattr(LanguageTrainer, "play_rollouts", note)
+    return iterations
+
+
+@pytest.fixture
+def overlapping(monkeypatch, sampled):
+    """Let each sampling ahead end after the state is written, which starts after sampling has."""
+    started, written = threading.Event(), threading.Event()
+    play, save = LanguageTrainer._play_rollouts, LanguageTrainer.save_state
+    is_overlapped = []
+
+    def wait_for_write(self, iteration, cursor):
+        rollouts = play(self, iteration, cursor)
+        if sampled[-1][1]:
+            written.clear()
+            started.set()
+            assert written.wait(SECONDS)
+        return rollouts
+
+    def wait_for_sampling(self, folder, key):
+        if background._latest is not None:
+            assert started.wait(SECONDS)
+            started.clear()
+            is_overlapped.append(not background._latest.done())
+        save(self, folder, key)
+        written.set()
+
+    monkeypatch.setattr(LanguageTrainer, "_play_rollouts", wait_for_write)
+    monkeypatch.setattr(LanguageTrainer, "save_state", wait_for_sampling)
+    return is_overlapped
+
+
+@pytest.mark.parametrize(("parameters", "per_task"), [(SMALL, 1), (SMALL, 2), (VALIDATED, 1)])
+def test_a_run_has_the_bits_of_one_that_does_not_sample_ahead(
+    runs, overlapping, sampled, parameters, per_task
+):
+    expected = runs.without(parameters, iterations_per_task=per_task)
+    assert not any(ahead for _, ahead in sampled)
+    sampled.clear()
+    assert runs.outputs(parameters, iterations_per_task=per_task) == expected
+    ahead = [iteration for iteration, is_ahead in sampled if is_ahead]
+    assert ahead == list(range(per_task, 4, per_task))
+    assert overlapping == [True] * len(ahead)
+    assert [iteration for iteration, _ in sampled] == [0, 1, 2, 3], "each must be sampled once"
+
+
+def test_a_stopped_run_samples_no_further_rollouts(runs, sampled):
+    stopping = {"name": "early_stopping", "metric": "training/num_updates", "patience": 1}
+    stopped = {**SMALL, "callbacks": [stopping]}
+    expected = runs.without(stopped)
+    sampled.clear()
+    assert runs.outputs(stopped) == expected
+    assert sampled == [(0, False), (1, True)]
+
+
+def test_phases_sample_ahead_except_at_their_ends_and_with_earlier_selves(runs, sampled):
+    expected = runs.without(PHASED)
+    sampled.clear()
+    assert runs.outputs(PHASED) == expected
+    assert [iteration for iteration, ahead in sampled if ahead] == [1]
+    assert [iteration for iteration, _ in sampled] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_run_that_recomputes_every_stage_has_the_same_bits(runs, sampled):
+    with closing(runs.session(SMALL)) as session:
+        first = outputs_of(session, run_stages(session))
+        sampled.clear()
+        outcomes, recomputed = [], set()
+        driver = StageDriver(session, execute_stage, outcomes.append, recomputed)
+        layout = StoredStageLayout(session.store, session.settings, recomputed)
+        asyncio.run(driver.run(session.keys.stages(layout)))
+        assert not any(each.hit for each in outcomes)
+        assert outputs_of(session, outcomes) == first
+    assert sampled == [(0, False), (1, True), (2, True), (3, True)]
+
+
+def test_a_stage_on_its_own_samples_nothing_ahead(runs, sampled, tmp_path):
+    with closing(runs.session(SMALL)) as session:
+        run_stages(session)
+    sampled.clear()
+    settings, keys, store = session.settings, session.keys, session.store
+    with closing(open_session(keys, settings, store)) as session:
+        store.remove(keys.rollouts(2).key)
+        stage_functions(keys)["train"].work(keys.train(1, 2), tmp_path, session)
+    assert sampled == []
+
+
+@pytest.mark.parametrize("per_task", [1, 2])
+@pytest.mark.parametrize("fails", ["commit", "save"])
+def test_a_failed_write_discards_what_was_sampled_and_is_retried(
+    runs, sampled, monkeypatch, fails, per_task
+):
+    expected = runs.without(SMALL, iterations_per_task=per_task)
+    sampled.clear()
+    failures = []
+    owner, name = (Claim, "commit") if fails == "commit" else (LanguageState, "save")
+    write = getattr(owner, name)
+
+    def fail_once(self, *arguments, **values):
+        if not failures and background._latest is not None:
+            failures.append(self)
+            raise StoreError("the disk is full")
+        return write(self, *arguments, **values)
+
+    monkeypatch.setattr(owner, name, fail_once)
+    assert runs.outputs(SMALL, iterations_per_task=per_task, retries=1) == expected
+    assert failures
+    repeated = [0, 1, 1, 2, 3] if per_task == 1 else [0, 1, 2, 0, 1, 2, 3]
+    assert [iteration for iteration, _ in sampled] == repeated
+
+
+def test_an_error_is_raised_in_the_stage_that_needs_the_rollouts(runs, monkeypatch, caplog):
+    expected = runs.without(SMALL)
+    play = LanguageTrainer.play_rollouts
+    failures = []
+
+    def fail_once(self, iteration, **cursor):
+        if iteration == 2 and not failures:
+            failures.append(threading.current_thread().name)
+            raise OSError("the engine has ended")
+        return play(self, iteration, **cursor)
+
+    monkeypatch.setattr(LanguageTrainer, "play_rollouts", fail_once)
+    assert runs.outputs(SMALL, retries=1) == expected
+    assert failures[0].startswith("background")
+    (record,) = [each for each in caplog.records if "the engine has ended" in each.message]
+    assert record.message.startswith("rollouts arm_2 2 failed at attempt 1, retrying")
+
+
+def test_sampling_ahead_ends_with_the_session(runs, monkeypatch):
+    started, ended = threading.Event(), []
+    play = LanguageTrainer.play_rollouts
+
+    def play_forever(self, iteration, **cursor):
+        if iteration == 0:
+            return play(self, iteration, **cursor)
+        try:
+            started.set()
+            while True:
+                threading.Event().wait(0.001)
+        except BaseException as error:
+            ended.append(error)
+            raise
+
+    async def interrupt(session):
+        driver = StageDriver(session, execute_stage, lambda _: None)
+        layout = StoredStageLayout(session.store, session.settings)
+        run = asyncio.ensure_future(driver.run(session.keys.stages(layout)))
+        assert await asyncio.to_thread(started.wait, SECONDS)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    monkeypatch.setattr(LanguageTrainer, "play_rollouts", play_forever)
+    with closing(runs.session(SMALL)) as session:
+        asyncio.run(interrupt(session))
+    assert [type(error) for error in ended] == [StageInterrupted]
+    monkeypatch.setattr(LanguageTrainer, "play_rollouts", play)
+    assert runs.outputs(SMALL), "the next run in this process must not wait"
+
+
+def test_arms_in_one_process_compute_one_at_a_time(runs, sampled, monkeypatch):
+    others = [{**SMALL, "seed": seed} for seed in (1, 2, 3)]
+    expected = [runs.without(each) for each in others]
+    sampled.clear()
+    is_computing = threading.Lock()
+    seeded = language_trainer.seeded_globals
+
+    @contextmanager
+    def alone(seed):
+        assert is_computing.acquire(blocking=False), "two computations use the global generators"
+        with seeded(seed):
+            yield
+        is_computing.release()
+
+    async def run(session):
+        outcomes = []
+        layout = StoredStageLayout(session.store, session.settings)
+        driver = StageDriver(session, execute_stage, outcomes.append)
+        await driver.run(session.keys.stages(layout))
+        return outputs_of(session, outcomes)
+
+    async def run_all(sessions):
+        return await asyncio.gather(*map(run, sessions))
+
+    monkeypatch.setattr(language_trainer, "seeded_globals", alone)
+    sessions = [runs.session(each) for each in others]
+    try:
+        assert asyncio.run(run_all(sessions)) == expected
+    finally:
+        for session in sessions:
+            session.close()
+    assert sum(ahead for _, ahead in sampled) == 9
+
+
+CUSTOM = {"language_task": {**SMALL["language_task"], "evaluator": "mine.py:reward"}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"language": {**SMALL["language"], "mode": "one_step_behind"}},
+        {"language": {**SMALL["language"], "train_service": {"world_size": 2}}},
+        {
+            "trainer": "remote_grpo",
+            "language": {**SMALL["language"], "train_service": {"backend": "ratchet"}},
+        },
+        CUSTOM,
+    ],
+    ids=["one_step_behind", "ranks", "remote", "custom code"],
+)
+def test_other_experiments_do_not_sample_ahead(tmp_path, changes):
+    (tmp_path / "mine.py").write_text("def reward(task, answer, metadata):\n    return 1.0\n")
+    hyper_params = HyperParameters(**{**SMALL, **changes})
+    keys = make_keys("main", hyper_params, base_dir=str(tmp_path))
+    assert keys.rollouts_during_write(keys.train(0, 1)) is None
+    plain = make_keys("main", HyperParameters(**SMALL))
+    rollouts = plain.rollouts_during_write(plain.train(0, 1))
+    assert rollouts is not None
+    assert rollouts.key == plain.rollouts(1).key
+    assert plain.rollouts_during_write(plain.train(3, 4)) is None, "no iteration follows"
