@@ -5,7 +5,6 @@ Imports no tensor library, so that trainers of chat models can use it too.
 
 from __future__ import annotations
 
-import gc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -282,19 +281,6 @@ def torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def frozen_objects() -> Iterator[None]:
-    """Exclude the existing objects from garbage collection, which would take a tenth of the time.
-
-    Libraries have created about a million of them. Those created in the block are collected.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

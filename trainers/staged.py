@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.base import (
-    Trainer,
-    deterministic_kernels,
-    enter_contexts,
-    frozen_objects,
-    torch_threads,
-)
+from trainers.base import Trainer, deterministic_kernels, enter_contexts, torch_threads
 from trainers.callbacks.callback_list import CallbackList
 from trainers.custom_state import is_custom_method, put_attributes, take_attributes
 from trainers.named import NamedTrainer, TrainerTraits
@@ -268,7 +262,7 @@ class StagedTrainer(Trainer):
         seed = derive_seed(self.hyper_params.seed, STAGE)
         threads = torch_threads(self.settings.num_threads)
         kernels = deterministic_kernels(self.settings)
-        return enter_contexts(stack, frozen_objects(), threads, kernels, seeded_globals(seed))
+        return enter_contexts(stack, threads, kernels, seeded_globals(seed))
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
         """Enter and return a test's contexts: threads, kernels and seeds, without gradients."""

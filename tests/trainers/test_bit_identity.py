@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -58,18 +57,6 @@ def test_train_is_the_same_as_its_stages_with_the_state_saved_in_between(tiny, t
     assert trainer.run_test() == test
     assert trainer.run_test() == test
     assert trainer.state == state
-
-
-def test_the_garbage_collector_skips_what_existed_before_training(tiny):
-    trainer = tiny.trainer(tiny.parameters())
-    trainer.initial_state()
-    iterate, counts = trainer._do_iteration, []
-    trainer._do_iteration = lambda iteration: (
-        counts.append(gc.get_freeze_count()) or iterate(iteration)
-    )
-    trainer.run_iterations(0, 1)
-    assert counts[0] > 10_000
-    assert gc.get_freeze_count() == 0
 
 
 def test_any_cut_gives_the_same(tiny):

@@ -11,13 +11,7 @@ from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
-from trainers.base import (
-    Trainer,
-    deterministic_kernels,
-    enter_contexts,
-    frozen_objects,
-    torch_threads,
-)
+from trainers.base import Trainer, deterministic_kernels, enter_contexts, torch_threads
 from trainers.callbacks.base import CallbackState
 from trainers.named import TrainerTraits
 from trainers.tensordict.states import snapshots
@@ -79,7 +73,6 @@ class TensorDictTrainer(Trainer):
         """Enter and return training's contexts: threads, seeds, sampled actions, train mode."""
         return enter_contexts(
             stack,
-            frozen_objects(),
             torch_threads(self.settings.num_threads),
             deterministic_kernels(self.settings),
             seeded_globals(derive_seed(self.hyper_params.seed, "train")),
