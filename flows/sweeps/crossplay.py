@@ -250,7 +250,9 @@ def _check_rules(arms: Mapping[str, HyperParameters]) -> None:
 
 
 def _rules(trained: HyperParameters) -> dict[str, object]:
-    rules: dict[str, object] = {"scenario": trained.scenario}
+    rules: dict[str, object] = {
+        name: getattr(trained, name) for name in ("scenario", "interaction_protocol")
+    }
     if trained.scenario in _RULES:
         section = getattr(trained, trained.scenario).to_dict()
         rules["dataset"] = trained.dataset

@@ -32,6 +32,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 NOT_REDRAWN = -1
+REDRAWN = "redrawn"
+"""The metric of a trajectory: 1 if it is of a redrawn rollout, 0 if of an original."""
 
 
 class CreditedReplies(NamedTuple):

@@ -156,7 +156,8 @@ def _loaded(
     settings: ExperimentSettings,
 ) -> dict[str, Any]:
     state = _find(name, section, settings)
-    source = type(hyper_params).from_dict(state.hyper_params)
+    earlier = upgraded(state.hyper_params, f"run {state.run_id}")
+    source = type(hyper_params).from_dict(earlier)
     known = _agent_names(source, settings)
     whose = f"run {state.run_id}"
     if name not in known:

@@ -150,7 +150,6 @@ def _claimed(call: StageCall, session: BaseSession) -> Iterator[Claim]:
 def _compute(
     stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim
 ) -> StageOutcome:
-    start = time.monotonic()
     is_profiled = stage.alone and session.settings.profiler
     with (
         explained(call),
@@ -164,6 +163,7 @@ def _compute(
             _profiled(call, session.settings) if is_profiled else nullcontext(),
             noted_files(call, session, claim.workdir),
         ):
+            start = time.monotonic()
             metrics = stage.work(call, claim.workdir, session)
         manifest = claim.commit(
             stage=call.stage,

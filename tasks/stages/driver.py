@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
@@ -72,6 +73,7 @@ class StageDriver:
 
     async def run(self, steps: Iterable[Step]) -> None:
         """Execute steps in order; their keys are computed in a thread."""
+        exclude_imports_from_collection()
         async for step in in_thread(iter(steps)):
             if isinstance(step, StageCall):
                 await self._run_stage(step)
@@ -108,6 +110,16 @@ class StageDriver:
             raise
         future.set_result(None)
         await self.run(others)
+
+
+@functools.cache
+def exclude_imports_from_collection() -> None:
+    """Exclude all objects so far from garbage collection: mostly those of imported libraries.
+
+    Collecting these about a million objects again and again took 7 % of a small model's training.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def execute_stage(

@@ -13,6 +13,7 @@ from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.local.warm_up import warm_up
 from ratchet.models.lora import Lora
+from ratchet.parameters.compatibility.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.scenarios.language_task.parameters import SMALL
 from ratchet.seeding import derive_seed
@@ -71,7 +72,8 @@ def load_earlier_model(
     section = instance.agents[agent].parameters
     saved = find(str(section.checkpoint_run_id), section.checkpoint_version)
     state = LanguageState.load(saved.open())
-    source = HyperParameters.from_dict(saved.hyper_params).agents[agent]
+    earlier = upgraded(saved.hyper_params, f"run {saved.run_id}")
+    source = HyperParameters.from_dict(earlier).agents[agent]
     group = getattr(source, "shared_model_group", None) or agent
     weights = state.learners[group].get("model")
     if saved.folder_of is None or not state.initial or not isinstance(weights, Mapping):

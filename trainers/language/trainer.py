@@ -21,7 +21,6 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import playing_agents
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios.language_task.instance import SampledModel
-from ratchet.scenarios.language_task.parameters import SMALL
 from ratchet.scenarios.language_task.validation import check_options, check_sizes, check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import deterministic_kernels, torch_threads
@@ -180,7 +179,7 @@ class LanguageTrainer(StagedTrainer):
         ``agents`` are the names of the protocol's agents.
         """
         sections = {name: hyper_params.agents[name] for name in agents}
-        read = {n: a.model for n, a in sections.items() if a.is_model and a.model != SMALL}
+        read = {name: agent.model for name, agent in sections.items() if agent.reads_files}
         return {**read, **cls.learner_class.other_models(hyper_params)}
 
     @classmethod
@@ -316,8 +315,8 @@ class LanguageTrainer(StagedTrainer):
     def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
         language, learning = self.hyper_params.language, self._learning
         max_resamples = max(self.learners[model].max_resamples for model in learning)
-        redraws = self.learners[min(learning)].redraws.items()  # the same for all learners
-        redrawn = {agent: n for agent, n in redraws if self.model_names[agent] in learning}
+        redraws = self.learners[min(learning)].redraws  # the same for all learners
+        redraws = {a: number for a, number in redraws.items() if self.model_names[a] in learning}
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
         rollouts = Rollouts([], {}, cursor)
         missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
@@ -332,7 +331,7 @@ class LanguageTrainer(StagedTrainer):
                 iteration=iteration,
                 attempt=tries,
                 model_version=self.iteration,
-                redraws=redrawn,
+                redraws=redraws,
             )
             groups: dict[str, list[Trajectory]] = {}
             for trajectory in played.trajectories:

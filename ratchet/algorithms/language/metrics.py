@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ratchet.algorithms.language.trajectories import trajectory_advantages
+from ratchet.algorithms.replayed_credit import REDRAWN
 
 if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
@@ -18,10 +19,12 @@ def log_rollout_metrics(
 ) -> None:
     """Add scores, lengths, finish reasons, model versions and the trajectories' own metrics.
 
-    A metric or score part that only some trajectories have is averaged over these.
+    A metric or score part that only some trajectories have is averaged over these. Trajectories of
+    redrawn rollouts count in their number only.
     """
+    metrics["rollout/num_trajectories"] = float(len(trajectories))
+    trajectories = [one for one in trajectories if not one.metrics.get(REDRAWN)]
     count = len(trajectories)
-    metrics["rollout/num_trajectories"] = float(count)
     if not count:
         return
     _describe("critic/score", [one.reward for one in trajectories], metrics)

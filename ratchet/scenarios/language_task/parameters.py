@@ -151,6 +151,12 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
         """Whether a language model acts, rather than chance or a function."""
         return self.model != RANDOM and not is_class_spec(self.model)
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether the model is read from files, rather than built, or loaded from a state."""
+        is_loaded = self.load_checkpoint_and_parameters and self.lora.rank is None
+        return self.is_model and self.model != SMALL and not is_loaded
+
     def never_learns_by(self) -> str | None:
         """Return ``model`` if no language model acts."""
         return None if self.is_model else "model"

@@ -1,7 +1,7 @@
-"""Turns of rollouts that are sampled again, and the replies that learn from the comparison.
+"""Turns of rollouts that are sampled again, and the replies that are used for training.
 
 For replayed credit (:mod:`ratchet.algorithms.replayed_credit`). A redrawn rollout repeats its
-original: equal requests have equal seeds and replies, except for the redrawn turn.
+original: equal requests have equal seeds and completions, except for the redrawn turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ratchet.algorithms.replayed_credit import NOT_REDRAWN, credited_replies
+from ratchet.algorithms.replayed_credit import NOT_REDRAWN, REDRAWN, credited_replies
+from ratchet.errors import DataError
 from ratchet.rollouts.trajectory import Trajectory
 from ratchet.scenarios.language_task.rollout import RETURN, Redraw, Rollout
 from ratchet.scenarios.language_task.task import NUM_TURNS
@@ -19,11 +20,8 @@ from ratchet.scenarios.language_task.task import NUM_TURNS
 if TYPE_CHECKING:
     from ratchet.algorithms.replayed_credit import Flags, Indices
 
-REDRAWN = "redrawn"
-"""The metric of a reply: 1 if it is of a redrawn rollout, 0 if of an original."""
 
-
-def redrawn(originals: Sequence[Rollout], redraws: Mapping[str, int]) -> list[Rollout]:
+def redraw_rollouts(originals: Sequence[Rollout], redraws: Mapping[str, int]) -> list[Rollout]:
     """Return the rollouts in which one turn of an agent in ``redraws`` is sampled again."""
     return [
         Rollout(
@@ -48,10 +46,11 @@ def credited_trajectories(
     *,
     model_version: int,
 ) -> list[Trajectory]:
-    """Return a trajectory for each reply that learns: its conversation, which ends with it.
+    """Return a trajectory for each reply used for training: its conversation, which ends with it.
 
     Draws of one turn are a group, with the rewards of their rollouts. The replies of other agents
-    are in the group that ``group_id`` names, as without redraws.
+    are in the group that ``group_id`` names, as without redraws. Raises DataError if a rollout did
+    not repeat its original.
     """
     families: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
@@ -99,9 +98,27 @@ def _redrawn_turns(family: Sequence[Rollout], agents: Sequence[str]) -> Indices:
     turns = np.full(shape, NOT_REDRAWN)
     for row, rollout in enumerate(family):
         if (redraw := rollout.redraw) is not None:
+            _check_prefix(rollout, redraw)
             reply = redraw.original.played.seats[redraw.agent].replies[redraw.turn]
             turns[row, reply.step] = agents.index(redraw.agent)
     return turns
+
+
+def _check_prefix(rollout: Rollout, redraw: Redraw) -> None:
+    """Check that the redrawn turn has the prefix of the original."""
+    prefixes = [
+        [(reply.step, reply.segment.tokens[: reply.start]) for reply in replies[redraw.turn :][:1]]
+        for replies in (
+            each.played.seats[redraw.agent].replies for each in (redraw.original, rollout)
+        )
+    ]
+    if prefixes[0] != prefixes[1]:
+        raise DataError(
+            f"rollout {rollout.attempt_id}: the conversation of {redraw.agent!r} before its turn"
+            f" {redraw.turn} differs from that of {redraw.original.attempt_id}, expected the same."
+            " grpo.redraws needs a game or environment that is a function of its seed and the"
+            " replies."
+        )
 
 
 def _acted(family: Sequence[Rollout], agent: str, num_steps: int) -> Flags:
@@ -115,7 +132,7 @@ def _acted(family: Sequence[Rollout], agent: str, num_steps: int) -> Flags:
 def _trajectory(
     rollout: Rollout, agent: str, step: int, reward: float, group: str, model_version: int
 ) -> Trajectory:
-    """Return the conversation up to a reply, which alone learns."""
+    """Return the conversation up to a reply, whose tokens are the only ones with a loss."""
     seat = rollout.played.seats[agent]
     (reply,) = [reply for reply in seat.replies if reply.step == step]
     segment, start, stop = reply.segment, reply.start, reply.stop

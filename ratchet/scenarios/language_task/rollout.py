@@ -140,9 +140,9 @@ class Rollout:
     Attributes
     ----------
     redraw
-        The turn that distinguishes it from the rollout that it repeats; None: it repeats none.
+        The turn that distinguishes it from the rollout that it repeats; None for originals.
     completions
-        The replies to requests so far, by agent, which are not sent again; None: none are stored.
+        Completions so far by agent and request, which are not sent again; None: not stored.
     """
 
     task: Task
@@ -218,14 +218,16 @@ def rollout_metrics(
     """Return metrics that trajectories don't contain: counts, and means of rollouts.
 
     Trainers report the others (scores, lengths, reasons of ends) for the rollouts that they use.
+    Means are those of originals: long rollouts are redrawn more often.
     """
-    completed = [rollout.played for rollout in rollouts if not rollout.is_dropped]
+    left = [rollout for rollout in rollouts if not rollout.is_dropped]
     counts = {
-        "rollouts": len(completed),
+        "rollouts": len(left),
         "trajectories": len(trajectories),
         "failures": sum(rollout.num_failures for rollout in rollouts),
-        "dropped": len(rollouts) - len(completed),
+        "dropped": len(rollouts) - len(left),
     }
+    completed = [rollout.played for rollout in left if rollout.redraw is None]
     metrics = {f"rollout/num_{name}": float(count) for name, count in counts.items()}
     if not completed:
         return metrics

@@ -19,7 +19,7 @@ from ratchet.games.match import Chooser, Game
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.types import ChatMessage
 from ratchet.scenarios.language_task.attempts import MatchAttempt, TaskAttempt
-from ratchet.scenarios.language_task.redraws import credited_trajectories, redrawn
+from ratchet.scenarios.language_task.redraws import credited_trajectories, redraw_rollouts
 from ratchet.scenarios.language_task.rollout import Reply, Rollout, Segment, rollout_metrics
 from ratchet.scenarios.language_task.task import prompt_format
 from ratchet.seeding import derive_seed, numpy_generator
@@ -193,9 +193,9 @@ def play(
     for group, count in dropped.items():
         policy.check_group(group, group_size - count, group_size)
     if redraws:
-        again = redrawn(rollouts, redraws)
-        generator.run(again)
-        rollouts += again
+        redrawn = redraw_rollouts(rollouts, redraws)
+        generator.run(redrawn)
+        rollouts += redrawn
         trajectories = credited_trajectories(
             rollouts, redraws, rules.group_id, model_version=model_version
         )

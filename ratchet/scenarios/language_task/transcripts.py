@@ -11,9 +11,9 @@ from itertools import groupby, zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from ratchet.algorithms.replayed_credit import REDRAWN
 from ratchet.rollouts.transcript_content import Transcript
 from ratchet.scenarios.language_task.attempts import SEED
-from ratchet.scenarios.language_task.redraws import REDRAWN
 from ratchet.scenarios.language_task.rollout import RETURN
 from ratchet.scenarios.language_task.task import EXACT_MATCH
 
@@ -63,9 +63,10 @@ def _transcript(
     last = segments[-1]
     is_game = SEED in task.info
     rewards = {segment.agent: segment.reward for segment in segments}
-    for name, reward in last.metrics.items():
-        if name.startswith(RETURN):  # of seats that did not act, too
-            rewards[name.removeprefix(RETURN)] = reward
+    for segment in segments:
+        for name, reward in segment.metrics.items():
+            if name.startswith(RETURN):  # of seats that did not act, too
+                rewards[name.removeprefix(RETURN)] = reward
     rounds = _match_rounds(segments, tokenizers) if is_game else _rounds(segments, tokenizers)
     right = last.metrics.get(EXACT_MATCH)
     return {

@@ -8,8 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from ratchet.algorithms.language.metrics import log_rollout_metrics
 from ratchet.algorithms.language.trajectories import trajectory_advantages
-from ratchet.errors import RolloutError
+from ratchet.errors import DataError, RolloutError
 from ratchet.games.match import View
 from ratchet.language_models.types import ChatMessage
 from ratchet.scenarios.language_task.rollout_generation import (
@@ -154,7 +155,7 @@ def test_transcripts_are_those_without_redraws(played, tokenizer):
     tokenizers = dict.fromkeys(Counting.seats, tokenizer)
     plain, _ = played(redraws={})
     expected = task_transcripts(plain.trajectories, tasks, tokenizers)
-    for redraws in (REDRAWS, {"a": 1}):
+    for redraws in (REDRAWS, {"a": 1}, {"b": 1}):
         found, _ = played(redraws=redraws)
         assert task_transcripts(found.trajectories, tasks, tokenizers) == expected
 
@@ -193,6 +194,35 @@ def test_a_failed_draw_is_left_out_or_drawn_again(played):
     failures = iter([True] * 1000)
     with pytest.raises(RolloutError, match="broken"):
         played(game=Fragile(TOTAL))
+
+
+def test_means_are_those_of_the_originals(played):
+    """Long rollouts are redrawn more often, so that a mean over all would be biased."""
+    found, _ = played(redraws={"a": 3, "b": 2}, num_tasks=20)
+    plain, _ = played(redraws={}, num_tasks=20)
+    for name in ("rollout/a/reward", "rollout/b/reward", "rollout/turns"):
+        assert found.metrics[name] == plain.metrics[name]
+    assert found.metrics["rollout/num_rollouts"] > 3 * plain.metrics["rollout/num_rollouts"]
+    metrics: dict[str, float] = {}
+    log_rollout_metrics([each for each in found.trajectories if each.agent == "a"], metrics)
+    assert metrics["critic/score/mean"] == pytest.approx(
+        np.mean([e.reward for e in found.trajectories if e.agent == "a" and not is_draw(e)])
+    )
+
+
+def test_a_game_that_does_not_repeat_itself_is_refused(played):
+    begun = itertools.count()
+
+    class Restless(NamedCounting):
+        """Sees another seed in each match."""
+
+        def begin(self, seed):
+            match = NamedMatch(self.total, seed)
+            match.count = next(begun) % 2
+            return match
+
+    with pytest.raises(DataError, match=r"before its turn 0 differs .*function of its seed"):
+        played(game=Restless(TOTAL), group_size=1)
 
 
 def exact_gradient(agent):
