@@ -192,6 +192,18 @@ def test_runs_of_different_games_are_refused(change: dict[str, Any], message: st
         _check_rules({"a": first, "b": first.replace(change)})
 
 
+def test_runs_of_different_protocols_are_refused() -> None:
+    message_game = {
+        "scenario": "graph_isomorphism",
+        "trainer": "vanilla_ppo",
+        "dataset": "eru10000",
+    }
+    first = HyperParameters.from_dict({**message_game, "interaction_protocol": "nip"})
+    other = first.replace({"interaction_protocol": "debate"})
+    with pytest.raises(ParameterError, match="interaction_protocol of run b is 'debate', expected"):
+        _check_rules({"a": first, "b": other})
+
+
 @pytest.mark.parametrize(
     ("low", "high", "shown"),
     [

@@ -20,6 +20,7 @@ from tests.trainers.language.test_language_trainer import (
     load,
     parameters,
 )
+from trainers.registry import trainer_class
 
 KL = {"language_task": {"evaluator": "partial"}}
 
@@ -190,3 +191,13 @@ def test_models_of_other_alphabets_have_other_keys(tmp_path):
     alphabets = [build(given).scenario_instance.characters for given in (first, other)]
     assert alphabets[0] != alphabets[1]
     assert key(first, 0) != key(other, 0)
+
+
+def test_a_loaded_model_needs_no_files_but_those_of_an_adapters_base(own_model):
+    def read(**agent):
+        given = parameters(agents={"agent": {"model": str(own_model), **agent}})
+        return trainer_class(given).read_models(given, ["agent"])
+
+    loaded = {"load_checkpoint_and_parameters": True, "checkpoint_run_id": "earlier"}
+    assert read() == read(**loaded, lora={"rank": 2}) == {"agent": str(own_model)}
+    assert read(**loaded) == {}
