@@ -131,17 +131,16 @@ def _choose(study: StudyFile, search: SearchSection | None) -> None:
 
 def _register(study: StudyFile) -> None:
     """Show when the study was registered; register it before its first run."""
-    from flows.studies.choices import digest, register
+    from flows.studies.choices import changed_files, register
 
     registered = register(study)
     if registered is None:
         return
     text = f"{registered.at:%Y-%m-%d %H:%M} UTC, digest {registered.digest}"
     print_plain(f"Registered on {text}" + f", code {registered.code}" * bool(registered.code))
-    if digest(study) != registered.digest:
+    for path in changed_files(study, registered):
         print_warning(
-            f"{study.path} has changed since its registration (digest now {digest(study)}). Give a"
-            " changed study a new name."
+            f"{path} has changed since the study's registration. Give a changed study a new name."
         )
 
 

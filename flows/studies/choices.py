@@ -9,6 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
@@ -16,13 +17,16 @@ import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.experiment_files.study_file import ChooseSection, SearchSection, StudyFile
+from ratchet.parameters.identity import parameters_digest
 from ratchet.parameters.reading.messages import describe_validation_error
 from ratchet.parameters.reading.yaml_files import read_mapping
 from ratchet.reports.comparison.published import Published, PublishedRun
 from ratchet.store.keys import canonical_json
 from ratchet.tracking.environment import capture_code_state
 from ratchet.tracking.files import write_atomically
+from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.mirrors.payload import flatten
 
 Values: TypeAlias = dict[str, Any]
@@ -35,13 +39,17 @@ _ROUNDING = 12  # digits of a mean; differences below come from the order of sum
 
 
 class Registration(BaseModel):
-    """Time of a study's first registration, and a digest of its content."""
+    """Time of a study's first registration, and digests of its content.
+
+    ``parameters`` is that of the experiment's arms; None in registrations of earlier versions.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     at: AwareDatetime
     code: str
     digest: str
+    parameters: str | None = None
 
 
 class Lock(BaseModel):
@@ -92,25 +100,41 @@ def write_lock(study: StudyFile, lock: Lock) -> None:
 def register(study: StudyFile) -> Registration | None:
     """Return the study's registration; record it now unless it has results.
 
-    It covers the searches with their rules, the runs, the comparison and the attacks.
+    It covers the searches with their rules, the runs, the comparison, the attacks, and the
+    parameters of the experiment.
     """
     lock = read_lock(study)
     if lock.registered is None and not study.data.exists():
         registered = Registration(
             at=datetime.now(UTC).replace(microsecond=0),
             code=capture_code_state().short,
-            digest=digest(study),
+            digest=_digest_of_sections(study),
+            parameters=_digest_of_arms(study),
         )
         lock = lock.model_copy(update={"registered": registered})
         write_lock(study, lock)
     return lock.registered
 
 
-def digest(study: StudyFile) -> str:
+def _digest_of_sections(study: StudyFile) -> str:
     """Return a digest of a study's registered sections."""
     parts = {"experiment", "search", "run", "compare", "attacks", "register_"}
     content = study.sections.model_dump(mode="json", include=parts)
     return hashlib.sha256(canonical_json(content)).hexdigest()[:_DIGITS]
+
+
+def changed_files(study: StudyFile, registered: Registration) -> list[Path]:
+    """Return which of a study's file and its experiment have changed since its registration."""
+    changed = [study.path] if _digest_of_sections(study) != registered.digest else []
+    if registered.parameters not in (None, _digest_of_arms(study)):
+        changed.append(study.experiment)
+    return changed
+
+
+def _digest_of_arms(study: StudyFile) -> str:
+    experiment = load_experiment(study.experiment)
+    arms = {MAIN_ARM: experiment.hyper_params, **experiment.arms}
+    return parameters_digest(arms)[:_DIGITS]
 
 
 def choose(search: SearchSection, published: Published) -> dict[str, Values]:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from flows.studies.choices import Lock, choose, digest, read_lock, register, write_lock
+from flows.studies.choices import (
+    Lock,
+    changed_files,
+    choose,
+    read_lock,
+    register,
+    write_lock,
+)
 from ratchet.errors import DataError, ParameterError
 from ratchet.experiment_files.study_file import SearchSection, StudyFile, read_study
 from ratchet.reports.comparison.published import Published
 
 FACTOR = "agents._default.agent_lr_factor"
 FACTORS = [{"actor": f, "critic": f} for f in (0.3, 1, 3)]
+EXPERIMENT = "{scenario: graph_isomorphism, trainer: vanilla_ppo, dataset: generated}"
 STUDY = {"title": "T", "experiment": "e.yaml", "run": {"seeds": "5..7"}, "page": "docs/t.md"}
 
 
@@ -97,6 +105,7 @@ def test_values_without_an_order_have_no_smallest():
 def study(tmp_path):
     path = tmp_path / "tiny.yaml"
     page = str(tmp_path / "docs" / "t.md")
+    (tmp_path / "e.yaml").write_text(EXPERIMENT)
     return StudyFile(path, read_study({**STUDY, "page": page}, str(path)))
 
 
@@ -110,14 +119,24 @@ def test_choices_are_stored_and_merged(study):
 def test_a_study_is_registered_once(study):
     assert read_lock(study) == Lock()
     first = register(study)
-    assert first.digest == digest(study)
+    assert changed_files(study, first) == []
     assert register(study) == first
     changed = {**STUDY, "run": {"seeds": "5..8"}}
     changed_study = StudyFile(study.path, read_study(changed, "tiny.yaml"))
     assert register(changed_study) == first
-    assert digest(changed_study) != first.digest
     titled = StudyFile(study.path, read_study({**STUDY, "title": "U", "claims": ["1 > 0"]}, ""))
-    assert digest(titled) == first.digest
+    assert changed_files(titled, first) == []
+    assert changed_files(changed_study, first) == [study.path]
+
+
+def test_a_changed_experiment_is_named(study):
+    first = register(study)
+    study.experiment.write_text("# the same\n" + EXPERIMENT)
+    assert changed_files(study, first) == []
+    study.experiment.write_text(EXPERIMENT.replace("}", ", arms: {fast: {rl.lr: 0.1}}}"))
+    assert changed_files(study, first) == [study.experiment]
+    earlier = first.model_copy(update={"parameters": None})
+    assert changed_files(study, earlier) == []
 
 
 def test_a_study_with_results_is_not_registered_afterwards(study):
