@@ -105,12 +105,29 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     if mirrors:
         export_mlflow_credentials(settings.home, settings.tracking_uri)
     manifest, reports = _manifest(experiment, flow_run_id), _reports_to_sweep(settings)
-    store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
     services = LanguageServices(settings, experiment.arms)
     services.check_prices()
-    store.check_writable()
+    experiment.store.check_writable()
     folder = RunFolder.create(settings.runs, manifest)
+    lock = RunLock(folder.path)  # at once: without it the run counts as interrupted
+    try:
+        return _opened(experiment, folder, lock, services, mirrors, reports)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _opened(
+    experiment: ResolvedExperiment,
+    folder: RunFolder,
+    lock: RunLock,
+    services: LanguageServices,
+    mirrors: dict[str, str],
+    reports: MemberReports | None,
+) -> ExperimentRun:
+    """Return the run with its recorder, observer and sessions."""
+    settings, store, keys = experiment.settings, experiment.store, experiment.keys
     note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.record_earlier_spending(spent_by_run(store, folder))
@@ -139,7 +156,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         sessions,
         services,
         mirrors,
-        lock=RunLock(folder.path),
+        lock=lock,
         live=live,
         sampler=None if period is None else SystemSampler(folder.path, period),
         observer=observer,
