@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ratchet.language_models.suites.running import Suite
+    from ratchet.parameters.curriculum import Phase
     from ratchet.tracking.manifest import ModelKind
     from tasks.stages.keys import StageLayout
     from trainers.language.trainer import LanguageTrainer
@@ -148,6 +149,18 @@ class LanguageArmKeys(TrainedKeys):
         # custom code may use global generators, files or threads at any time
         is_custom = {train.fingerprint.digest, rollouts.fingerprint.digest} & self.custom_code
         return None if is_custom else rollouts
+
+    def testing_phase(self, iteration: int) -> Phase | None:
+        """Return the phase of a state, if tests read the same parameters in it as outside.
+
+        Its trainer already has the models.
+        """
+        phase = self.phase_before(iteration)
+        if phase is None:
+            return None
+        read = self.language_class.stage_key_parameters
+        is_same = read(phase.hyper_params, "test") == read(self.hyper_params, "test")
+        return phase if is_same else None
 
     def validates_at(self, iteration: int) -> bool:
         """Return whether the state after this many iterations is validated."""

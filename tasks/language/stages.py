@@ -156,7 +156,7 @@ def _keys_and_trainer(
     if begins:
         trainer = session.trainer_at(keys.beginning_key(iteration), keys.phase_from(iteration))
     else:
-        trainer = session.trainer_at(keys.state_key(iteration))
+        trainer = session.trainer_at(keys.state_key(iteration), keys.testing_phase(iteration))
     assert isinstance(trainer, LanguageTrainer)
     return keys, trainer
 

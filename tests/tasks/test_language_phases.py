@@ -1,7 +1,8 @@
-"""Phases of language models: learners, earlier selves, and independence of the split."""
+"""Phases of language models: learners, pools, validation, and independence of the split."""
 
 from __future__ import annotations
 
+import json
 import weakref
 from contextlib import closing
 from copy import deepcopy
@@ -21,6 +22,7 @@ from tasks.language.session import LanguageArmSession
 from tests.tasks.phased import Played
 from trainers.compatibility import check_combination
 from trainers.language.state import LanguageState
+from trainers.language.trainer import LanguageTrainer
 from trainers.tensordict.states.state import same_trees
 
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "context_length": 32}
@@ -92,6 +94,29 @@ def test_only_learners_change_and_their_optimizers_continue(played):
     assert not same_trees(model(first, "player_1"), model(second, "player_1"))
     begun = played.state(played.keys.phase_state(played.keys.phases[1]).key)
     assert same_trees(begun.learners, first.learners)
+
+
+def test_validation_uses_the_models_of_the_phase(tmp_path, monkeypatch):
+    parameters = deepcopy(PARAMETERS)
+    parameters["language_task"]["num_validation"] = 8
+    parameters["language"]["validate_every"] = 1
+    del parameters["phases"][1]["changes"]["agents._default.temperature"]
+    parameters["phases"][2]["changes"] = {"agents._default.max_tokens": 2}  # which tests read
+    arm = LanguagePlayed(tmp_path, HyperParameters(**parameters), per_task=1)
+    built = []
+    build = LanguageTrainer._build_learners
+    monkeypatch.setattr(
+        LanguageTrainer, "_build_learners", lambda *a: built.append(a[0]) or build(*a)
+    )
+    arm.play()
+    trainers = list(dict.fromkeys(map(id, built)))
+    assert len(trainers) == len(built) == 5  # initial state, three phases, tests after the third
+    with closing(LanguageArmSession(arm.keys, arm.settings, arm.store)) as session:
+        for iteration in (1, 4, 6):
+            trainer = session.trainer_at(arm.keys.state_key(iteration))
+            folder = arm.store.open(arm.keys.validate(iteration).key)
+            stored = json.loads((folder / "table.json").read_text())
+            assert stored == trainer.evaluate("validation").table
 
 
 def test_an_agent_may_start_again(played):
