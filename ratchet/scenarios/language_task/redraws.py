@@ -106,19 +106,22 @@ def _redrawn_turns(family: Sequence[Rollout], agents: Sequence[str]) -> Indices:
 
 def _check_prefix(rollout: Rollout, redraw: Redraw) -> None:
     """Check that the redrawn turn has the prefix of the original."""
-    prefixes = [
-        [(reply.step, reply.segment.tokens[: reply.start]) for reply in replies[redraw.turn :][:1]]
-        for replies in (
-            each.played.seats[redraw.agent].replies for each in (redraw.original, rollout)
-        )
-    ]
-    if prefixes[0] != prefixes[1]:
+    before = _before_turn(redraw.original, redraw.agent, redraw.turn)
+    if _before_turn(rollout, redraw.agent, redraw.turn) != before:
         raise DataError(
             f"rollout {rollout.attempt_id}: the conversation of {redraw.agent!r} before its turn"
             f" {redraw.turn} differs from that of {redraw.original.attempt_id}, expected the same."
             " grpo.redraws needs a game or environment that is a function of its seed and the"
             " replies."
         )
+
+
+def _before_turn(rollout: Rollout, agent: str, turn: int) -> tuple[int, list[int]] | None:
+    """Return the step of an agent's turn and the tokens before it; None if it had no such turn."""
+    replies = rollout.played.seats[agent].replies
+    if turn >= len(replies):
+        return None
+    return replies[turn].step, replies[turn].segment.tokens[: replies[turn].start]
 
 
 def _acted(family: Sequence[Rollout], agent: str, num_steps: int) -> Flags:
