@@ -36,8 +36,10 @@ class GroupRelativeMixin(BaseTrainer):
         """Refuse redraws of agents that do not learn, and redraws with resampling."""
         super().check_learner(hyper_params, agents)
         parameters = hyper_params.grpo.settled
+        if not parameters.redraws:
+            return
         check_redraws("grpo.redraws", parameters.redraws, shared_models(agents))
-        if parameters.redraws and parameters.dynamic_sampling:
+        if parameters.dynamic_sampling:
             raise ParameterError(
                 "grpo.dynamic_sampling: got true with grpo.redraws, expected false: the groups are"
                 " draws of one turn, not completions of a task that others could replace."
