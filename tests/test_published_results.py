@@ -31,15 +31,15 @@ RESULTS = ROOT / "docs" / "results"
 EXPERIMENTS = ROOT / "experiments"
 CHOSEN = {
     "binary_erasure_channel_proof": ["seed=107", "arms=null"],
-    "code_validation_credit": ["seed=201", "arms=null"],
-    "debaters": ["seed=201", "arms=null"],
+    "code_validation_credit": ["seed=101", "arms=null"],
+    "debaters": ["seed=101", "arms=null"],
     "graph_isomorphism_help": ["seed=203", "arms=null"],
     "graph_isomorphism_help_variants": ["seed=202", "arms=null"],
     "graph_isomorphism_protocols": ["seed=402", "arms=null"],
     "known_answers": ["seed=201", "arms=null"],
     "self_proving_gcd": ["seed=203", "arms=null"],
     "self_proving_sum_check": ["seed=203", "arms=null"],
-    "text_protocols": ["seed=201", "arms=null"],
+    "text_protocols": ["seed=101", "arms=null"],
     "zero_knowledge": ["seed=103", "arms=null"],
 }
 QUICK = ["binary_erasure_channel_proof", "zero_knowledge"]
