@@ -105,29 +105,12 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     if mirrors:
         export_mlflow_credentials(settings.home, settings.tracking_uri)
     manifest, reports = _manifest(experiment, flow_run_id), _reports_to_sweep(settings)
+    store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
     services = LanguageServices(settings, experiment.arms)
     services.check_prices()
-    experiment.store.check_writable()
+    store.check_writable()
     folder = RunFolder.create(settings.runs, manifest)
-    lock = RunLock(folder.path)  # at once: without it the run counts as interrupted
-    try:
-        return _opened(experiment, folder, lock, services, mirrors, reports)
-    except BaseException:
-        lock.release()
-        raise
-
-
-def _opened(
-    experiment: ResolvedExperiment,
-    folder: RunFolder,
-    lock: RunLock,
-    services: LanguageServices,
-    mirrors: dict[str, str],
-    reports: MemberReports | None,
-) -> ExperimentRun:
-    """Return the run with its recorder, observer and sessions."""
-    settings, store, keys = experiment.settings, experiment.store, experiment.keys
     note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.record_earlier_spending(spent_by_run(store, folder))
@@ -156,7 +139,7 @@ def _opened(
         sessions,
         services,
         mirrors,
-        lock=lock,
+        lock=RunLock(folder.path),
         live=live,
         sampler=None if period is None else SystemSampler(folder.path, period),
         observer=observer,

@@ -32,7 +32,6 @@ from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.garbage_collection import store_users
-from ratchet.tracking.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -124,22 +123,6 @@ def test_keys_are_computed_once_for_progress_and_run(main, tmp_path, monkeypatch
     assert [session.keys for session in run.sessions] == resolved.keys
     assert plan(resolved)
     assert len(made) == 1
-
-
-def test_a_run_is_running_while_it_is_opened_and_not_after_that_failed(main, tmp_path, monkeypatch):
-    settings = ExperimentSettings(home=str(tmp_path), runs=str(tmp_path), tracking=False)
-    statuses = []
-
-    def fail(folder, *_):
-        statuses.append(folder.status)
-        raise OSError("full")
-
-    monkeypatch.setattr("flows.runs.setup.RunRecorder", fail)
-    resolved = resolve(main, settings)
-    with pytest.raises(OSError, match="full"):
-        open_run(resolved, None)
-    assert statuses == ["running"]
-    assert RunFolder(tmp_path / resolved.run_id).status == "interrupted"
 
 
 def test_an_opened_run_has_its_prompts_its_earlier_costs_and_a_note_in_the_store(
