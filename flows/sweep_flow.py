@@ -147,16 +147,20 @@ async def run_members(resolved: ResolvedSweep, parallel: int) -> list[dict[str, 
     return [results[m.run_id] for m in resolved.known_record().members if m.run_id in results]
 
 
-async def _run_inline(member: SweepMember) -> dict[str, Any]:
-    """Run a member as a subflow.
+async def _run_inline(member: SweepMember, *, again: bool = True) -> dict[str, Any]:
+    """Run a member as a subflow; once ``again`` if Prefect returns its end without its result.
 
-    Raises CancelledError if the sweep was interrupted, even if the member failed because of that.
+    It does if its client repeats the request that ends the flow run, because the response to the
+    first was lost. All stages are stored then. Raises CancelledError if the sweep was interrupted,
+    even if the member failed because of that.
     """
     RESOLVED_EXPERIMENT.set(member.experiment)
     state = await experiment(**member.experiment.flow_parameters(), return_state=True)
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+    if state.is_completed() and state.data is None and again:
+        return await _run_inline(member, again=False)
     if state.is_completed():
         return {"result": await state.aresult()}
     return {"error": str(state.message)}

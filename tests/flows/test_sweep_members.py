@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -160,3 +163,20 @@ def test_mlflow_receives_a_sweep_only_as_a_mirror(mirrors, tmp_path, monkeypatch
     write_sweep(resolved.settings.runs, resolved.record(resolved.members))
     sync_mlflow(resolved)
     assert (tmp_path / "home" / "mlflow.db").exists() == ("mlflow" in mirrors)
+
+
+def test_a_member_whose_result_prefect_has_lost_is_run_once_more(monkeypatch):
+    from flows import sweep_flow  # imports Prefect
+
+    ends = [None, {"run_id": "r"}]
+
+    async def run(**_):
+        data = ends.pop(0)
+        return SimpleNamespace(
+            is_completed=lambda: True, data=data, aresult=AsyncMock(return_value=data)
+        )
+
+    monkeypatch.setattr(sweep_flow, "experiment", run)
+    member = SimpleNamespace(experiment=SimpleNamespace(flow_parameters=dict))
+    assert asyncio.run(sweep_flow._run_inline(member)) == {"result": {"run_id": "r"}}
+    assert ends == []
