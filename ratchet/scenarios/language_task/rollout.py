@@ -212,6 +212,24 @@ class Rollout:
         ]
 
 
+def complete_trajectories(
+    rollouts: Sequence[Rollout],
+    group_id: Callable[[Rollout, str], str],
+    *,
+    is_validation: bool,
+    model_version: int,
+) -> list[Trajectory]:
+    """Return the trajectories of all rollouts that were not dropped, in order."""
+    return [
+        trajectory
+        for rollout in rollouts
+        if not rollout.is_dropped
+        for trajectory in rollout.trajectories(
+            group_id, is_validation=is_validation, model_version=model_version
+        )
+    ]
+
+
 def rollout_metrics(
     rollouts: Sequence[Rollout], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:

@@ -20,7 +20,13 @@ from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.types import ChatMessage
 from ratchet.scenarios.language_task.attempts import MatchAttempt, TaskAttempt
 from ratchet.scenarios.language_task.redraws import credited_trajectories, redraw_rollouts
-from ratchet.scenarios.language_task.rollout import Reply, Rollout, Segment, rollout_metrics
+from ratchet.scenarios.language_task.rollout import (
+    Reply,
+    Rollout,
+    Segment,
+    complete_trajectories,
+    rollout_metrics,
+)
 from ratchet.scenarios.language_task.task import prompt_format
 from ratchet.seeding import derive_seed, numpy_generator
 
@@ -200,14 +206,9 @@ def play(
             rollouts, redraws, rules.group_id, model_version=model_version
         )
     else:
-        trajectories = [
-            trajectory
-            for rollout in rollouts
-            if not rollout.is_dropped
-            for trajectory in rollout.trajectories(
-                rules.group_id, is_validation=is_validation, model_version=model_version
-            )
-        ]
+        trajectories = complete_trajectories(
+            rollouts, rules.group_id, is_validation=is_validation, model_version=model_version
+        )
     return GeneratedRollouts(trajectories, rollout_metrics(rollouts, trajectories))
 
 

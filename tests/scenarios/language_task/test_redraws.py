@@ -116,14 +116,11 @@ def test_only_the_redrawn_turn_and_what_it_changes_is_asked_again(played):
 
 
 def test_later_turns_have_the_random_numbers_of_the_original(played):
-    """A reply to the same messages at the same turn is the same in all draws."""
-    _, engines = played()
-    for engine in engines.values():
-        seeds: dict[tuple, set] = {}
-        for request in itertools.chain.from_iterable(engine.asked):
-            seeds.setdefault(request.prompt, set()).add(request.seed)
-        assert any(len(each) > 1 for each in seeds.values()), "the redrawn turns"
-    found, _ = played(redraws={"a": 3})
+    """There is one seed for each turn of an original, however often other turns are redrawn."""
+    found, engines = played(redraws={"a": 3})
+    requests = list(itertools.chain.from_iterable(engines["b"].asked))
+    num_turns_of_b = 8 * 2  # at most, in eight matches
+    assert len({request.seed for request in requests}) <= num_turns_of_b < len(requests)
     others = [each for each in found.trajectories if each.agent == "b"]
     assert others
     assert not any(map(is_draw, others)), "b learns from originals only"
