@@ -106,12 +106,14 @@ class Crossplay:
     @property
     def table(self) -> DisplayTable:
         """The matrix: a row for each run of the agent, a column for each run of the others."""
-        shown_end, summary = (self._shown, "mean") if self.ratings is None else (_points, "Elo")
-        ends = self.means if self.ratings is None else self.ratings
-        columns = [f"{self.agent} of", *(f"others of {run}" for run in self.runs), summary]
-        lines = list(zip(self.runs, self.results, ends[0], strict=True))
-        rows = [[run, *map(self._shown, line), shown_end(end)] for run, line, end in lines]
-        rows.append([summary, *map(shown_end, ends[1]), ""])
+        show_margin, margin_name = (
+            (self._shown, "mean") if self.ratings is None else (_points, "Elo")
+        )
+        margins = self.means if self.ratings is None else self.ratings
+        columns = [f"{self.agent} of", *(f"others of {run}" for run in self.runs), margin_name]
+        lines = list(zip(self.runs, self.results, margins[0], strict=True))
+        rows = [[run, *map(self._shown, line), show_margin(margin)] for run, line, margin in lines]
+        rows.append([margin_name, *map(show_margin, margins[1]), ""])
         records = [
             {
                 "agent_of": run,
