@@ -8,9 +8,9 @@
   const buttons = [...document.querySelectorAll(".t-filters button")];
   const VERDICTS = { right: "✓", wrong: "✗", undecided: "–" };
   const DECISIONS = ["Reject", "Accept", "No decision"];
-  const LETTERS = "AB", SIDE = 220, MARGIN = 26, NODE = 10, RING = 4;
+  const COLOURS = 8, LETTERS = "AB", SIDE = 220, MARGIN = 26, NODE = 10, RING = 4;
   const unpacked = new Map();
-  let rollouts = [], start = 0, hasStances = false, filter = "all", selected = null, request = 0;
+  let rollouts = [], start = 0, hasStances = false, labels = new Map(), filter = "all", selected = null, request = 0;
 
   function element(tag, properties = {}, ...children) {
     const made = Object.assign(document.createElement(tag), properties);
@@ -88,6 +88,7 @@
     rollouts = content;
     start = commonStart(rollouts.map((one) => one.question));
     hasStances = new Set(rollouts.map((one) => one.prover_stance)).size > 1;
+    labels = new Map([[0, "to reject is right"], [1, "to accept is right"], ...rollouts.filter((one) => one.truth).map((one) => [one.y, one.truth])]);
     selected = null;
     refresh();
   }
@@ -172,10 +173,9 @@
   function page(rollout) {
     const state = verdict(rollout);
     if (isTask(rollout)) return taskPage(rollout, state);
-    const truth = rollout.truth ?? `to ${rollout.y === 1 ? "accept" : "reject"} is right`;
+    const truth = labels.get(rollout.y);
     const rewards = Object.entries(rollout.rewards).map(([agent, value]) => `${agent} ${inShort(value)}`).join(", ");
-    const stance = !hasStances ? null
-      : ` · prover argues to ${rollout.prover_stance === 1 ? "accept" : "reject"}`;
+    const stance = !hasStances ? null : ` · prover’s stance: ${labels.get(rollout.prover_stance)}`;
     return [
       element("h3", {},
         element("span", { className: `t-mark ${state}`, textContent: `${VERDICTS[state]} ` }),
@@ -197,7 +197,7 @@
     const isMatch = rollout.rounds.some((round) => round.messages.some((message) => message.channel !== "main"));
     const rewards = seats.length > 1 ? `rewards ${seats.map(([seat, value]) => `${seat} ${inShort(value)}`).join(", ")}` : `reward ${paid(rollout)}`;
     const parts = Object.entries(rollout.scores).map(([name, value]) => `${name} ${inShort(value)}`).join(", ");
-    const about = [`Task ${rollout.datapoint_id}`, `answer ${rollout.rollout}`, parts && `made of ${parts}`, ENDS[rollout.finish_reason]];
+    const about = [`${isMatch ? "Match" : "Task"} ${rollout.datapoint_id}`, `${isMatch ? "rollout" : "answer"} ${rollout.rollout}`, parts && `made of ${parts}`, ENDS[rollout.finish_reason]];
     return [
       element("h3", {},
         element("span", { className: `t-mark ${state}`, textContent: `${VERDICTS[state]} ` }),
@@ -206,9 +206,41 @@
       ...(isMatch ? [] : [element("div", { className: "t-task" },
         element("div", {}, element("h4", { textContent: "Prompt" }), element("p", { className: "t-text", textContent: rollout.question })),
         element("div", {}, element("h4", { textContent: "Right answer" }), element("pre", { textContent: rollout.solution || "–" })))]),
-      ...rollout.rounds.map((round, place) => roundOf(rollout, round, place, rollout.rounds.length > 1 ? `Turn ${round.round + 1}` : "Reply")),
+      ...(isMatch ? [seatColumns(rollout)]
+        : rollout.rounds.map((round, place) => roundOf(rollout, round, place, rollout.rounds.length > 1 ? `Turn ${round.round + 1}` : "Reply"))),
     ];
   }
+
+  // A match: a column for each seat, a row for the seats' first turns, one for their second, and so on.
+  function seatColumns(rollout) {
+    const seats = Object.keys(rollout.rewards);
+    const made = element("div", { className: "t-seats" });
+    made.style.setProperty("--seats", seats.length);
+    made.append(...seats.map((seat, place) => seatCell(place, element("div", { className: "t-who", textContent: seat }))));
+    for (const round of rollout.rounds) {
+      made.append(...seats.map((seat, place) => seatCell(place, ...turnOf(round, seat))));
+    }
+    return made;
+  }
+
+  function seatCell(place, ...content) {
+    const made = element("div", { className: "t-seat" }, ...content);
+    made.style.setProperty("--dot", `var(--c${place % COLOURS})`);
+    return made;
+  }
+
+  function turnOf(round, seat) {
+    const view = round.messages.filter((message) => message.channel === seat).map((message) => message.text).join("\n");
+    const replies = round.messages.filter((message) => message.agent === seat);
+    return [
+      view && element("details", {}, element("summary", { textContent: "View" }), element("pre", { textContent: view })),
+      ...replies.flatMap((message) => [element("p", { className: "t-said", textContent: message.text }), creditOf(message)]),
+    ].filter(Boolean);
+  }
+
+  const creditOf = (message) => message.credit === undefined ? null : element("div", {
+    className: "t-credit", textContent: `credit ${message.credit > 0 ? "+" : ""}${inShort(message.credit)}`,
+    title: "The reward minus the mean of the other replies that it is compared with" });
 
   function linkTo(rollout) {
     const link = element("a", { className: "t-link", href: addressOf(rollout), title: "The address of this transcript; a click copies it", textContent: "Link" });
@@ -280,7 +312,8 @@
     for (const message of own) {
       made.append(
         element("div", { className: "t-who" }, agent, element("span", { textContent: message.channel === "main" ? "" : ` in ${message.channel}` })),
-        element("p", { className: "t-said", textContent: message.text }));
+        element("p", { className: "t-said", textContent: message.text }),
+        ...[creditOf(message)].filter(Boolean));
     }
     if (!own.length) made.append(element("div", { className: "t-who", textContent: agent }));
     const [thinking, invalid] = [round.thinking?.[agent], round.invalid?.[agent]];

@@ -179,9 +179,55 @@ def test_transcripts_of_tasks_show_accuracy_or_mean_reward(told):
     assert 'data-told="mean reward 0.375"' in render(read_content([told]), "")
 
 
+in_browser = pytest.mark.skipif(
+    not shutil.which("chromedriver"), reason="needs chromium and chromedriver"
+)
+
+
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs chromium and chromedriver")
+@in_browser
+def test_a_match_has_a_column_for_each_seat_with_folded_views_and_credit(tmp_path, browser):
+    def turn(seat, view, reply, credit=None):
+        yield {"agent": "environment", "channel": seat, "text": view}
+        written = {} if credit is None else {"credit": credit}
+        yield {"agent": seat, "channel": "main", "text": reply, **written}
+
+    first = [*turn("one", "dealt a king", "bet", 0.5), *turn("two", "dealt a jack", "call")]
+    rounds = [
+        {"round": number, "messages": messages, "raw": {}, "decision": {}}
+        for number, messages in enumerate([first, [*turn("one", "two called", "show", -0.25)]])
+    ]
+    match = {
+        "rollout": 0,
+        "datapoint_id": 0,
+        "question": "Match 0",
+        "solution": "",
+        "rounds": rounds,
+    }
+    match |= {"correct": None, "rewards": {"one": 1.0, "two": -1.0}, "scores": {}}
+    folder = make_run(tmp_path, "match", ResultTable("test", columns(8)))
+    save_report_transcripts(folder.transcripts_path / "main" / "0.jsonl", [match])
+    browser.get(build_report(folder).as_uri())
+    for _ in range(100):
+        cells = browser.find_elements("css selector", "#t-reading .t-seat")
+        if cells:
+            break
+        time.sleep(0.05)
+    texts = [cell.text.split("\n") for cell in cells]
+    assert texts[:2] == [["one"], ["two"]]
+    assert texts[2:4] == [["View", "bet", "credit +0.5"], ["View", "call"]]
+    assert texts[4:] == [["View", "show", "credit -0.25"], [""]]
+    cells[2].find_element("css selector", "summary").click()
+    assert "dealt a king" in cells[2].text
+    left = [cell.location["x"] for cell in cells]
+    assert left[0::2] == [left[0]] * 3
+    assert left[1::2] == [left[1]] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@in_browser
 def test_answers_are_filtered_by_correctness_if_available(told, browser):
     browser.get(build_report(told).as_uri())
 

@@ -6,11 +6,13 @@ stages' code fingerprints.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ratchet.algorithms.language.trajectories import trajectory_advantages
 from ratchet.algorithms.replayed_credit import REDRAWN
 from ratchet.rollouts.transcript_content import Transcript
 from ratchet.scenarios.language_task.attempts import SEED
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.tokenizer import ChatTokenizer
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.task import Task
+
+    CreditedSegment: TypeAlias = tuple[Trajectory, float | None]
 
 ENVIRONMENT = "environment"
 
@@ -36,15 +40,16 @@ def task_transcripts(
     without decisions: ``question`` is the task's prompt, ``solution`` the correct answer,
     ``correct`` None if the evaluator doesn't determine it, and ``scores`` the parts of the reward.
     A round consists of the environment's messages and the model's reply. The rounds of a match are
-    those of all seats: each one's view, in a channel of its name, and its reply.
+    those of all seats: each one's view, in a channel of its name, and its reply. A reply that was
+    sampled in a group has a ``credit``: its reward minus the mean of the others of the group.
     """
     known = {task.task_id: (datapoint_id, task) for datapoint_id, task in enumerate(tasks)}
-    runs: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
+    runs: dict[str, list[CreditedSegment]] = {}
+    for trajectory, credit in zip(trajectories, _credits(trajectories), strict=True):
         if not trajectory.metrics.get(REDRAWN):
-            runs.setdefault(trajectory.attempt_id, []).append(trajectory)
+            runs.setdefault(trajectory.attempt_id, []).append((trajectory, credit))
     transcripts = [
-        _transcript(number, segments, *known[segments[0].task_id], tokenizers)
+        _transcript(number, segments, *known[segments[0][0].task_id], tokenizers)
         for number, segments in enumerate(runs.values())
     ]
     done = {one["datapoint_id"] for one in transcripts if one["correct"]}
@@ -53,17 +58,28 @@ def task_transcripts(
     return sorted(transcripts, key=itemgetter("datapoint_id", "rollout"))
 
 
+def _credits(trajectories: Sequence[Trajectory]) -> list[float | None]:
+    """Return each reward minus the mean of the others in its group; None in a group of one."""
+    attempts = {(one.group_id, one.attempt_id) for one in trajectories if one.num_written}
+    sizes = Counter(group for group, _ in attempts)
+    compared = trajectory_advantages(trajectories, baseline="leave_one_out", scale="none")
+    return [
+        credit if sizes[one.group_id] > 1 else None
+        for one, credit in zip(trajectories, compared.advantage.tolist(), strict=True)
+    ]
+
+
 def _transcript(
     number: int,
-    segments: Sequence[Trajectory],
+    segments: Sequence[CreditedSegment],
     datapoint_id: int,
     task: Task,
     tokenizers: Mapping[str, ChatTokenizer],
 ) -> Transcript:
-    last = segments[-1]
+    last, _ = segments[-1]
     is_game = SEED in task.info
-    rewards = {segment.agent: segment.reward for segment in segments}
-    for segment in segments:
+    rewards = {segment.agent: segment.reward for segment, _ in segments}
+    for segment, _ in segments:
         for name, reward in segment.metrics.items():
             if name.startswith(RETURN):  # of seats that did not act, too
                 rewards[name.removeprefix(RETURN)] = reward
@@ -84,12 +100,12 @@ def _transcript(
 
 
 def _match_rounds(
-    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer]
+    segments: Sequence[CreditedSegment], tokenizers: Mapping[str, ChatTokenizer]
 ) -> Iterator[dict[str, Any]]:
     """Iterate over the seats' turns by number: each seat's first, second, and so on."""
-    sides: dict[str, list[Trajectory]] = {}
-    for segment in segments:
-        sides.setdefault(segment.agent, []).append(segment)
+    sides: dict[str, list[CreditedSegment]] = {}
+    for segment, credit in segments:
+        sides.setdefault(segment.agent, []).append((segment, credit))
     turns = [list(_rounds(side, tokenizers, private=seat)) for seat, side in sides.items()]
     for number, together in enumerate(zip_longest(*turns)):
         messages = [message for turn in together if turn for message in turn["messages"]]
@@ -97,15 +113,15 @@ def _match_rounds(
 
 
 def _rounds(
-    segments: Sequence[Trajectory], tokenizers: Mapping[str, ChatTokenizer], private: str = ""
+    segments: Sequence[CreditedSegment], tokenizers: Mapping[str, ChatTokenizer], private: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Iterate over the replies, each with the messages read since the previous one.
 
     Those that only the seat ``private`` sees are in a channel of its name, and include the first.
     """
-    number, is_prompt, messages = 0, not private, list[dict[str, str]]()
+    number, is_prompt, messages = 0, not private, list[dict[str, Any]]()
     shown: list[int] = []
-    for segment in segments:
+    for segment, credit in segments:
         tokenizer = tokenizers[segment.agent]
         start = len(shown) if segment.tokens[: len(shown)] == shown else 0
         shown = segment.tokens
@@ -117,5 +133,7 @@ def _rounds(
                 messages.append({"agent": who, "channel": channel, "text": text})
             is_prompt = False  # shown above, from the task
             if wrote:
+                if credit is not None:
+                    messages[-1]["credit"] = credit
                 yield {"round": number, "messages": messages, "raw": {}, "decision": {}}
                 number, messages = number + 1, []

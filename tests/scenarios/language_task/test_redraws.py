@@ -150,11 +150,33 @@ def test_others_learn_from_the_mean_of_the_rollouts_that_share_their_reply(playe
 def test_transcripts_are_those_without_redraws(played, tokenizer):
     tasks = [Task(f"m{n}", f"match {n}", info={"seed": n}) for n in range(4)]
     tokenizers = dict.fromkeys(Counting.seats, tokenizer)
-    plain, _ = played(redraws={})
+    plain, _ = played(redraws={}, group_size=1)
     expected = task_transcripts(plain.trajectories, tasks, tokenizers)
     for redraws in (REDRAWS, {"a": 1}, {"b": 1}):
-        found, _ = played(redraws=redraws)
-        assert task_transcripts(found.trajectories, tasks, tokenizers) == expected
+        found, _ = played(redraws=redraws, group_size=1)
+        written = task_transcripts(found.trajectories, tasks, tokenizers)
+        messages = [
+            m for each in written for of_round in each["rounds"] for m in of_round["messages"]
+        ]
+        for message in messages:
+            is_redrawn = message["channel"] == "main" and message["agent"] in redraws
+            assert (message.pop("credit", None) is not None) == is_redrawn
+        assert written == expected
+
+
+def test_the_credit_of_a_reply_is_its_reward_compared_with_its_draws(played, tokenizer):
+    found, _ = played(redraws={"a": 2}, num_tasks=10, group_size=1)
+    tasks = [Task(f"m{n}", f"match {n}", info={"seed": n}) for n in range(10)]
+    written = task_transcripts(found.trajectories, tasks, dict.fromkeys("ab", tokenizer))
+    draws: dict[str, list[float]] = {}
+    for each in found.trajectories:
+        if each.agent == "a":
+            draws.setdefault(each.group_id, []).append(each.reward)
+    rounds = [of_round for each in written for of_round in each["rounds"]]
+    messages = [m for of_round in rounds for m in of_round["messages"] if "credit" in m]
+    expected = [first - np.mean(others) for first, *others in draws.values()]
+    assert [m["credit"] for m in messages] == pytest.approx(expected)
+    assert any(expected)
 
 
 def test_a_failed_draw_is_left_out_or_drawn_again(played):

@@ -293,6 +293,9 @@ def test_transcripts_have_a_groups_answers_beside_each_other(played, tokenizer):
         right = one["question"].rstrip("=")[::-1]
         assert (one["solution"], message["agent"]) == (right, "agent")
         assert one["correct"] == (message["text"] == right) == (one["rewards"]["agent"] == 1.0)
+        rewards = [e["rewards"]["agent"] for e in written if e["task_id"] == one["task_id"]]
+        reward = one["rewards"]["agent"]
+        assert message["credit"] == pytest.approx(reward - (sum(rewards) - reward) / 3)
         done = [each["correct"] for each in written if each["task_id"] == one["task_id"]]
         assert one["always_failed"] == (not any(done))
     assert {one["correct"] for one in written} == {True, False}
