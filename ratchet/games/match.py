@@ -65,6 +65,13 @@ class Match(ABC):
     def rewards(self) -> Mapping[str, float]:
         """Each seat's sum of rewards so far."""
 
+    def role(self, seat: str) -> str:
+        """Return the role that the match drew for a seat; empty if roles are not drawn.
+
+        A baseline over iterations (``grpo.baseline: agent_average``) is one of the role then.
+        """
+        return ""
+
     def metrics(self) -> Mapping[str, float]:
         """Return further finite numbers about the match."""
         return {}

@@ -216,7 +216,8 @@
     const seats = Object.keys(rollout.rewards);
     const made = element("div", { className: "t-seats" });
     made.style.setProperty("--seats", seats.length);
-    made.append(...seats.map((seat, place) => seatCell(place, element("div", { className: "t-who", textContent: seat }))));
+    made.append(...seats.map((seat, place) => seatCell(place, element("div", { className: "t-who" }, seat,
+      element("span", { textContent: rollout.roles?.[seat] ? ` as ${rollout.roles[seat]}` : "" })))));
     for (const round of rollout.rounds) {
       made.append(...seats.map((seat, place) => seatCell(place, ...turnOf(round, seat))));
     }

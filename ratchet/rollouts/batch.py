@@ -36,6 +36,7 @@ _COLUMNS = {
     "attempt_ids": "attempt_id",
     "task_ids": "task_id",
     "agents": "agent",
+    "roles": "role",
     "finish_reasons": "finish_reason",
     "is_truncated": "is_truncated",
     "is_validation": "is_validation",
@@ -109,6 +110,13 @@ class Batch:
         """Return the number of rows."""
         columns = chain(self.values.values(), filter(_by_row, self.metadata.values()))
         return next(map(len, columns), 0)
+
+    @property
+    def roles_or_agents(self) -> list[str]:
+        """Each row's role, or its agent if roles are not drawn: the names of their averages."""
+        agents = self.metadata["agents"]
+        roles = self.metadata.get("roles", [""] * len(agents))
+        return [role or agent for role, agent in zip(roles, agents, strict=True)]
 
     @property
     def is_padding(self) -> Tensor:

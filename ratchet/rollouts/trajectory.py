@@ -48,6 +48,8 @@ class Trajectory:
     """One attempt at the task; empty for an attempt that is this trajectory alone."""
     task_id: str = ""
     agent: str = ""
+    role: str = ""
+    """The role that a match drew for the agent; empty if roles are not drawn."""
     finish_reason: FinishReason = "stop"
     is_truncated: bool = False
     is_validation: bool = False
@@ -76,6 +78,11 @@ class Trajectory:
             value = getattr(self, name)
             return default if value is None else value
         return self.metrics.get(name, self.scores.get(name, default))
+
+    @property
+    def role_or_agent(self) -> str:
+        """The role, or the agent if roles are not drawn: the name of its average."""
+        return self.role or self.agent
 
     @property
     def num_written(self) -> int:
@@ -131,8 +138,11 @@ class Trajectory:
         return repr(self.attempt_id or self.task_id or self.group_id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
+        """Return plain data, without an empty role."""
+        data = asdict(self)
+        if not self.role:
+            del data["role"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -71,12 +71,13 @@ class GroupRelativeMixin(BaseTrainer):
         *,
         runs: Sequence[str],
         agents: Sequence[str],
+        averaged: Sequence[str],
         counts: Tensor,
     ) -> GroupAdvantages:
-        """Compute advantages with :func:`group_advantages`; update the agents' averages.
+        """Compute advantages with :func:`group_advantages`; update the averages over iterations.
 
-        Draws of a turn are compared with each other; agents that share a model are all redrawn, or
-        none.
+        ``averaged`` are the names of the rows' averages: their roles or agents. Draws of a turn are
+        compared with each other; agents that share a model are all redrawn, or none.
         """
         parameters = self._grpo
         assert parameters.baseline is not None  # set by .settled
@@ -89,7 +90,7 @@ class GroupRelativeMixin(BaseTrainer):
             scores,
             [""] * len(group_ids) if of_batch else group_ids,
             runs=runs,
-            agents=agents,
+            agents=averaged,
             counts=counts,
             baseline="mean" if baseline == "batch_mean" else baseline,
             scale=parameters.advantage_scale,

@@ -38,6 +38,7 @@ class GrpoTrainer(GroupRelativeMixin, SelfHostedTrainer):
             metadata["group_ids"],
             runs=metadata["attempt_ids"],
             agents=metadata["agents"],
+            averaged=batch.roles_or_agents,
             counts=~batch.is_padding,
         )
         metadata["advantages"] = advantages.advantage

@@ -56,6 +56,7 @@ class RemoteGrpoTrainer(GroupRelativeMixin, RemoteApiTrainer):
             [one.group_id for one in trajectories],
             runs=[one.attempt_id for one in trajectories],
             agents=[one.agent for one in trajectories],
+            averaged=[one.role_or_agent for one in trajectories],
             counts=torch.tensor([one.num_written > 0 for one in trajectories]),
         )
         for one, advantage in zip(trajectories, advantages.advantage.tolist(), strict=True):

@@ -127,9 +127,9 @@ class MatchAttempt(Attempt):
         self._opening = opening
         self._name = f"game {readable_name(game)}"
         self._views: dict[str, View] = {}
-        self.seats = {name: Seat() for name in game.seats}
         with blamed(self._name, task.task_id):
             self._match = game.begin(int(str(task.info[SEED])))
+            self.seats = {name: Seat(self._match.role(name)) for name in game.seats}
         self._go_on({})
 
     def advance(self) -> None:

@@ -151,6 +151,7 @@ def _trajectory(
         attempt_id=rollout.attempt_id,
         task_id=rollout.task.task_id,
         agent=agent,
+        role=seat.role,
         finish_reason=seat.finish_reason if is_last else "stop",
         is_truncated=is_last and seat.finish_reason == "length",
         model_version=model_version,

@@ -58,6 +58,8 @@ class Seat:
 
     Attributes
     ----------
+    role
+        The role that a match drew for the agent, if any.
     messages
         The complete conversation.
     unread
@@ -70,6 +72,7 @@ class Seat:
         Whether that reply was too long.
     """
 
+    role: str = ""
     messages: list[ChatMessage] = field(default_factory=list)
     unread: tuple[ChatMessage, ...] = ()
     is_rewritten: bool = True
@@ -201,6 +204,7 @@ class Rollout:
                 attempt_id=self.attempt_id,
                 task_id=self.task.task_id,
                 agent=name,
+                role=seat.role,
                 finish_reason=seat.finish_reason,
                 is_truncated=seat.finish_reason == "length",
                 is_validation=is_validation,

@@ -94,6 +94,7 @@ def _transcript(
         "correct": None if right is None else right == 1.0,
         "rewards": rewards,
         "scores": dict(last.scores),
+        "roles": {segment.agent: segment.role for segment, _ in segments if segment.role},
         "finish_reason": last.finish_reason,
         "rounds": list(rounds),
     }

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from ratchet import HyperParameters
+from ratchet.algorithms.language.trajectories import batch_advantages, trajectory_advantages
 from ratchet.errors import DataError, ParameterError, TaskCodeError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.plugins import load_class
+from ratchet.rollouts.batch import Batch
+from ratchet.rollouts.trajectory import Trajectory
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
 from ratchet.scenarios.language_task.rollout_generation import (
@@ -26,6 +29,7 @@ from ratchet.scenarios.language_task.transcripts import task_transcripts
 from ratchet.seeding import numpy_generator
 from tasks.stages.families import make_keys
 from tests.scenarios.language_task.counting import Counting, CountingMatch
+from trainers.language.grpo import GrpoTrainer
 from trainers.language.testing import summarise_answers
 
 EXAMPLE = Path(__file__).parents[3] / "examples/language/custom_game.py"
@@ -180,6 +184,38 @@ def test_transcripts_show_each_seats_side(played, tokenizer):
     ]
     channels = [message["channel"] for message in transcript["rounds"][0]["messages"]]
     assert channels == ["a", "main", "b", "main"]
+
+
+class Chased(Counting):
+    """Seats draw who hides; the seeker pays for the match."""
+
+    def begin(self, seed):
+        roles = ("hider", "seeker") if seed % 2 else ("seeker", "hider")
+        match = CountingMatch(self.total, seed)
+        match.role = lambda seat: roles[self.seats.index(seat)]
+        return match
+
+
+def test_roles_are_drawn_for_each_match_and_have_averages(played, tokenizer):
+    found, _ = played(tasks=TASKS, game=Chased())
+    roles = {(each.task_id, each.agent): each.role for each in found.trajectories}
+    assert roles["m0", "a"] == roles["m1", "b"] == "seeker"
+    assert roles["m0", "b"] == roles["m1", "a"] == "hider"
+    options = {"baseline": "agent_average", "scale": "none"}
+    by_role = trajectory_advantages(found.trajectories, **options)
+    # a wins all matches: twice as the seeker, once as the hider.
+    assert by_role.agent_averages == pytest.approx({"seeker": 1 / 3, "hider": -1 / 3})
+    batch = Batch.from_trajectories(found.trajectories, 0)
+    assert batch_advantages(batch, **options).agent_averages == by_role.agent_averages
+    assert batch.to_trajectories()[0].role == "seeker"
+    trainer = GrpoTrainer({"grpo": {"baseline": "agent_average", "advantage_scale": "none"}})
+    trainer._compute_advantage(batch)
+    assert trainer._averages == by_role.agent_averages
+    written = task_transcripts(found.trajectories, TASKS, dict.fromkeys("ab", tokenizer))
+    assert written[0]["roles"] == {"a": "seeker", "b": "hider"}
+    assert Trajectory.from_dict(found.trajectories[0].to_dict()) == found.trajectories[0]
+    plain, _ = played()
+    assert "role" not in plain.trajectories[0].to_dict()
 
 
 def instance(tmp_path, text=None, **changes):
