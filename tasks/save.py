@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ReportError, TrackingError
+from ratchet.store.local import hash_file
 from tasks.stages import faults
 
 if TYPE_CHECKING:
@@ -114,14 +115,14 @@ def _digest(folder: RunFolder, uri: str) -> str:
     digest.update(json.dumps(described, sort_keys=True).encode())
     for path in (folder.path / "metrics.jsonl", *sorted((folder.path / "tables").glob("*.json"))):
         if path.exists():
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+            digest.update(bytes.fromhex(hash_file(path)))
     if uri:
         digest.update(manifest.status.encode())
     return digest.hexdigest()
 
 
 def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return hash_file(path) if path.is_file() else ""
 
 
 def _read_stamps(folder: RunFolder) -> dict[str, str]:

@@ -5,7 +5,6 @@ The store does not change: the stage is recomputed in a temporary folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from flows.runs.removed_states import check_state, describe_removed
 from flows.runs.resolve import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.local import hash_file
 from ratchet.tracking.stage_kinds import BUILD_SCENARIO, kind_of
 from ratchet.tracking.trainer_files import METADATA_FILE
 from tasks.stages.families import open_session, stage_functions
@@ -196,7 +196,7 @@ def _compute(
 def _different_files(folder: Path, stored: Manifest) -> list[str]:
     """Compare all files except those about the computation: versions, commit, files read."""
     new = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): hash_file(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != METADATA_FILE
     }

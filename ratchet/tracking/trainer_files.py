@@ -87,7 +87,7 @@ def checkpoint_states(home: str | Path, run_id: str) -> dict[int, SavedState]:
             continue
         iteration = int(json.loads((base / METADATA_FILE).read_bytes())["iteration"])
         files = {
-            path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            path.relative_to(folder).as_posix(): _digest(path)
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         }
@@ -96,6 +96,11 @@ def checkpoint_states(home: str | Path, run_id: str) -> dict[int, SavedState]:
             run_id, iteration, state_digest(files), parameters, folder.absolute
         )
     return states
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_checkpoint(home: str | Path, run_id: str, version: str) -> SavedState:

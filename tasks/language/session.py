@@ -52,11 +52,14 @@ class LanguageArmSession(ArmSession):
     @property
     def trainer(self) -> Trainer:
         """The trainer in its current state."""
+        from trainers.language.ranks.rows import ranks_sample
         from trainers.language.trainer import LanguageTrainer
 
         trainer = super().trainer
         if isinstance(trainer, LanguageTrainer):
             trainer.plays_beside_after = START_PAYS_AFTER
+            is_sharded = ranks_sample(self.keys.hyper_params.language)
+            trainer.only_plays = self.keys.only_tests and not is_sharded
         return trainer
 
     def trainer_taking_over(self, key: str, phase: Phase | None) -> StagedTrainer:

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, UnknownNameError
@@ -173,11 +174,16 @@ def test_networks_of_a_phase_with_a_different_loss_give_the_same_results(load: L
         assert list(again[name]) == [column[2], column[0]], name
 
 
-def test_a_language_model_answers_prompts_as_in_the_runs_test(load: Load) -> None:
+def test_a_language_model_answers_prompts_as_in_the_runs_test(enter: Load) -> None:
+    import mlflow.pyfunc
+
     trainer = trained(LANGUAGE)
     tasks = trainer.scenario_instance.test_dataset
     answers = [said["rounds"][0]["messages"][0]["text"] for said in trainer.run_test().transcripts]
-    model = load(trainer, "language_model")
+    source = enter(trainer, "language_model")
+    weights = load_file(Path(source.removeprefix("file://"), "state", "language.safetensors"))
+    assert {name.split("/")[3] for name in weights} == {"model"}, "no optimizer"
+    model = mlflow.pyfunc.load_model(source)
     prompts = pd.DataFrame({"prompt": [tasks[place].messages[0].content for place in (0, 1)]})
     assert list(model.predict(prompts)["text"]) == answers
     drawn = model.predict(prompts, params={"temperature": 2.0, "seed": 3})["text"]

@@ -125,10 +125,9 @@ def test_all_data_of_a_run_are_mirrored(uri, folder, tmp_path):
         assert digests == {"train": train * 36, "test": "b" * 36}
     client = connect(uri)
     names = {item.path for item in client.list_artifacts(main_id)}
-    assert names == {"config.yaml", "report.html", "tables", "checkpoint"}
-    assert [item.path for item in client.list_artifacts(main_id, "checkpoint")] == [
-        "checkpoint/state.safetensors"
-    ]
+    assert names == {"config.yaml", "report.html", "tables"}
+    (model,) = client.search_logged_models([main.info.experiment_id])
+    assert Path(model.artifact_location.removeprefix("file://"), "state", checkpoint.name).exists()
     assert (tmp_path / "home" / "mlartifacts").is_dir()
     report = Path(client.download_artifacts(main_id, "report.html", str(tmp_path)))
     assert report.read_text() == "<p>report</p><script>draw()</script>"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import deterministic_kernels, torch_threads
 from trainers.callbacks.base import CallbackState
-from trainers.custom_state import is_custom_method, put_attributes, take_attributes
+from trainers.custom_state import is_custom, is_custom_method, put_attributes, take_attributes
 from trainers.language.base import BaseTrainer, InitialModel, config_of
 from trainers.language.models import (
     MODELS_FOLDER,
@@ -76,6 +76,14 @@ def build_learners(
     return learners
 
 
+def read_state(learner_class: type[BaseTrainer], folder: Path) -> LanguageState:
+    """Read a stored state; its tensors are mapped, but copied for custom trainers.
+
+    Those may keep the tensors, and Ratchet's copy them into their models and optimizers.
+    """
+    return LanguageState.load(folder, copy=is_custom(learner_class))
+
+
 def take_learner(learners: Mapping[str, BaseTrainer], model: str) -> dict[str, Any]:
     """Copy the state of a model's trainer; of several, with the attributes of its class."""
     learner = learners[model]
@@ -108,7 +116,8 @@ def replaced_learners(
         for model, key in states.items():
             assert folder_of is not None  # set with the state that names the stages
             current[model] = take_learner(learners, model)
-            put_learner(learners, model, LanguageState.load(folder_of(key)).learners[model])
+            earlier = read_state(type(learners[model]), folder_of(key))
+            put_learner(learners, model, earlier.learners[model])
         yield
     finally:
         for model, state in current.items():

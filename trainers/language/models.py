@@ -71,7 +71,7 @@ def load_earlier_model(
     """Load an agent's model from the state of an earlier run: its files, then trained weights."""
     section = instance.agents[agent].parameters
     saved = find(str(section.checkpoint_run_id), section.checkpoint_version)
-    state = LanguageState.load(saved.open())
+    state = LanguageState.load(saved.open(), copy=False)
     earlier = upgraded(saved.hyper_params, f"run {saved.run_id}")
     source = HyperParameters.from_dict(earlier).agents[agent]
     group = getattr(source, "shared_model_group", None) or agent

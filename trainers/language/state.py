@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,33 @@ class LanguageState:
         save_tree(self.to_dict(), Path(directory), STATE_NAME)
 
     @classmethod
-    def load(cls, directory: str | Path) -> LanguageState:
-        """Read a state that :meth:`save` wrote; equal to the saved one."""
-        return cls.from_dict(load_tree(Path(directory), STATE_NAME))
+    def load(cls, directory: str | Path, *, copy: bool = True) -> LanguageState:
+        """Read a state that :meth:`save` wrote; equal to the saved one.
+
+        Without ``copy``, tensors are mapped: see :func:`trainers.state_tree.load_tree`.
+        """
+        return cls.from_dict(load_tree(Path(directory), STATE_NAME, copy=copy))
+
+    def without_training(self) -> LanguageState:
+        """Return the part that sampling reads: no optimizers and no pending rollouts."""
+        learners = {
+            model: {name: part for name, part in state.items() if not _is_optimizer(name, part)}
+            for model, state in self.learners.items()
+        }
+        return replace(self, initial="", learners=learners, pending=None, pending_metrics={})
 
     @staticmethod
     def initial_of(directory: str | Path) -> str:
         """Read only the key of the stage with the initial models from a saved state."""
         file = Path(directory) / f"{STATE_NAME}.json"
         return str(json.loads(file.read_text(encoding="utf-8"))["initial"])
+
+
+def save_for_sampling(folder: Path, to: Path) -> None:
+    """Write the part of a stored state that sampling reads into another folder."""
+    LanguageState.load(folder, copy=False).without_training().save(to)
+
+
+def _is_optimizer(name: str, part: object) -> bool:
+    """Return whether part of a learner's state is that of a ``LanguageOptimizer``."""
+    return name == "optimizer" and isinstance(part, Mapping) and "moments" in part

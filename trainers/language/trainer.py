@@ -32,6 +32,7 @@ from trainers.language.learners import (
     build_learners,
     put_learner,
     put_weights,
+    read_state,
     replaced_learners,
     take_learner,
     take_weights,
@@ -101,8 +102,7 @@ class LanguageTrainer(StagedTrainer):
 
     def _initialise_state(self) -> None:
         """Set no state: :meth:`initial_state` creates it."""
-        self._given: dict[int, Rollouts] = {}
-        self._given_ahead: dict[int, Callable[[], Rollouts]] = {}
+        self._given, self._given_ahead = dict[int, Rollouts](), dict[int, Callable[[], Rollouts]]()
         self._beside: TrainerRolloutWorker | None = None
         self._seconds_ahead = 0.0
 
@@ -249,7 +249,7 @@ class LanguageTrainer(StagedTrainer):
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
         """Continue from a stage's state, with the initial model from its own stage."""
-        self._continue_from(LanguageState.load(folder), folder_of)
+        self._continue_from(read_state(self.learner_class, folder), folder_of)
 
     def _continue_from(self, state: LanguageState, folder_of: FolderOf) -> None:
         check_models(self.model_names, state.learners)
@@ -267,8 +267,9 @@ class LanguageTrainer(StagedTrainer):
         ``pool``: member of an agent's pool → the key of its state; ``fresh``: agent → the folder of
         the state whose learner it starts with instead.
         """
-        before = LanguageState.load(folder)
-        first = {self.model_names[agent]: LanguageState.load(path) for agent, path in fresh.items()}
+        kind, names = self.learner_class, self.model_names
+        before = read_state(kind, folder)
+        first = {names[agent]: read_state(kind, path) for agent, path in fresh.items()}
         begun = replace(
             before,
             stage="phase_state",

@@ -65,7 +65,9 @@ def read_network(folder: Path, dtype: str) -> Any:  # noqa: ANN401 -- PreTrained
     try:
         with PRETRAINED_LOCK:
             from transformers import AutoModelForCausalLM
+            from transformers.utils.logging import disable_progress_bar
 
+            disable_progress_bar()  # type: ignore[no-untyped-call] # it would break the run's
             return AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),

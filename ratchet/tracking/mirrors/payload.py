@@ -213,7 +213,6 @@ def system_metrics(folder: RunFolder) -> list[Metric]:
 
 def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
     """Return an arm's files with their artifact folders."""
-    manifest = folder.manifest
     files = {
         folder.path / "tables" / table.file_name: "tables"
         for table in folder.read_tables()
@@ -233,7 +232,6 @@ def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
     )
     for folder_by_arm in folders_by_arm:
         files |= {path: folder_by_arm.name for path in sorted((folder_by_arm / arm).glob("*.*"))}
-    files |= {Path(path): "checkpoint" for path in manifest.checkpoints.get(arm, [])}
     return files
 
 
@@ -243,9 +241,3 @@ def metric_key(name: str) -> str:
     if safe == name and len(name) <= MAX_KEY_CHARS:
         return name
     return f"{safe[: MAX_KEY_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from ratchet.errors import TrackingError
+from ratchet.store.local import hash_file
 from ratchet.tracking.files import locked, standalone_copy, write_atomically
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.mirrors.base import MIRRORS, Mirror, tracking_error
 from ratchet.tracking.mirrors.mlflow.arm import metrics_digest
 from ratchet.tracking.mirrors.payload import (
-    file_digest,
     final_metrics,
     metric_key,
     point_metrics,
@@ -200,7 +200,7 @@ class _Arm:
         report = self._folder.report_path
         if self._arm != MAIN_ARM or not report.exists():
             return
-        digest = file_digest(report)
+        digest = hash_file(report)
         if self._cursor.report != digest:
             artifact = wandb.Artifact(_project(f"{self._id}-report"), type="report")
             with standalone_copy(report) as file:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from ratchet.store.local import hash_file
 from ratchet.tracking.files import standalone_copy, write_atomically
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.metrics import MetricPoint
@@ -24,7 +25,6 @@ from ratchet.tracking.mirrors.payload import (
     MAX_DIGEST_CHARS,
     Metric,
     dataset_sizes,
-    file_digest,
     final_metrics,
     parameters_yaml,
     point_metrics,
@@ -266,7 +266,7 @@ class ArmMirror:
             if not path.exists():
                 continue
             artifact = f"{artifact_folder}/{path.name}"
-            digest = file_digest(path)
+            digest = hash_file(path)
             if sent.get(artifact) != digest:
                 with standalone_copy(path) as file:
                     self._client.log_artifact(run_id, str(file), artifact_folder or None)

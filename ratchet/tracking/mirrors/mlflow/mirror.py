@@ -203,6 +203,6 @@ def _experiment_note(name: str) -> str:
 - Metrics: `{FIRST}/…` are results during training, `final/…` final results with 95 % intervals
   (`low`, `high`); all others start with the stage that logs them.
 - Parameters are those that the run has read; `config.yaml` among the artifacts has all.
-- Artifacts: the report, result tables, checkpoints and transcripts. The models are the final
-  agents: `mlflow.pyfunc.load_model("models:/NAME@newest")`.
+- Artifacts: the report, result tables and transcripts. The models are the final agents:
+  `mlflow.pyfunc.load_model("models:/NAME@newest")`.
 """

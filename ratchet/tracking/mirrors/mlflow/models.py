@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ratchet.store.local import hash_file
 from ratchet.tracking.manifest import MAIN_ARM, ModelKind, RunManifest
 from ratchet.tracking.mirrors.payload import (
     ARM_TAG,
@@ -36,9 +37,7 @@ STATE_TAG = "ratchet.state"
 
 def model_digest(files: Sequence[Path]) -> str:
     """Return the digest of a state's files."""
-    return state_digest(
-        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    )
+    return state_digest({path.name: hash_file(path) for path in files})
 
 
 def send_model(
@@ -174,12 +173,18 @@ def _lay_out(
     tested: Columns,
     model_id: str,
 ) -> None:
-    """Write the state's files and MLflow's description of them to a folder."""
+    """Write the state's files and MLflow's description of them to a folder.
+
+    Those of a language model are without its optimizer, most of a state's bytes.
+    """
     state = Path(os.path.commonpath([path.parent for path in files]))
+    if manifest.model_kinds.get(arm) == "language_model":
+        import_module(LANGUAGE_STATES).save_for_sampling(state, folder / STATE_FOLDER)
     for path in files:
         link = folder / STATE_FOLDER / path.relative_to(state)
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.resolve())
+        if not link.exists():
+            link.symlink_to(path.resolve())
     flavor = {
         "state": STATE_FOLDER,
         "parameters": "config.yaml",
@@ -200,6 +205,8 @@ def _lay_out(
 
 LOADER = "trainers.pyfunc_models"
 """The module that builds agents from their parameters and weights, without pickle."""
+LANGUAGE_STATES = "trainers.language.state"
+"""The module of language models' states, imported by name as it is above this one."""
 EXAMPLE_FILE = "input_example.json"
 REQUIREMENTS_FILE = "requirements.txt"
 ENVIRONMENT_FILE = "python_env.yaml"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import RunNotFoundError
+from ratchet.store.local import hash_file
 from ratchet.tracking.environment import author
 from ratchet.tracking.files import locked, standalone_copy
 from ratchet.tracking.manifest import MAIN_ARM
@@ -21,7 +22,6 @@ from ratchet.tracking.mirrors.payload import (
     KIND_TAG,
     MAX_PARAM_CHARS,
     RUN_TAG,
-    file_digest,
     metric_key,
 )
 from ratchet.tracking.run_folder import SWEEP_FILE, RunFolder
@@ -116,7 +116,7 @@ def _describe(client: MlflowClient, run: Run, file: Path, record: SweepRecord) -
     if missing:
         new = [Param(name, params[name]) for name in sorted(missing)]
         client.log_batch(run.info.run_id, params=new)
-    digest = file_digest(file)
+    digest = hash_file(file)
     if run.data.tags.get(FILE_TAG) != digest:
         client.log_artifact(run.info.run_id, str(file))
         client.set_tag(run.info.run_id, FILE_TAG, digest)
