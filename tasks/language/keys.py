@@ -27,6 +27,7 @@ from ratchet.tracking.stage_kinds import (
 )
 from tasks.stages.calls import StageCall, Step
 from tasks.stages.trained_keys import TrainedKeys
+from trainers.custom_state import is_custom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -145,10 +146,9 @@ class LanguageArmKeys(TrainedKeys):
             or (phase is not None and phase.pools)  # its states replace the trained one
         ):
             return None
-        rollouts = self.rollouts(stop)
-        # custom code may use global generators, files or threads at any time
-        is_custom = {train.fingerprint.digest, rollouts.fingerprint.digest} & self.custom_code
-        return None if is_custom else rollouts
+        # custom trainers and callbacks may do anything while their state is taken
+        classes = (self.trainer_class, *(spec.kind for spec in self.callbacks))
+        return None if any(map(is_custom, classes)) else self.rollouts(stop)
 
     def testing_phase(self, iteration: int) -> Phase | None:
         """Return the phase of a state, if tests read the same parameters in it as outside.

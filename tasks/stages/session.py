@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ratchet.errors import BudgetExceededError
+from ratchet.file_reads import Stamp, noted_reads
 from ratchet.tracking.observers import StageObserver
 from tasks.stages.background import BackgroundWork
 from tasks.stages.failures import PrefetchFailedError
@@ -67,6 +69,8 @@ class BaseSession:
         Whether all stages are recomputed, so that stored ones don't count.
     is_driven
         Whether the stages are executed in sequence, so that the next one usually follows.
+    noting, noted
+        The context that notes the files that a stage's custom code reads, and these files.
     """
 
     def __init__(
@@ -88,6 +92,8 @@ class BaseSession:
         self.tasks = TaskGraph()
         self._running: dict[str, Future[None]] = {}
         self._ahead: tuple[str, BackgroundWork[Any]] | None = None
+        self.noting = ExitStack()
+        self.noted: dict[str, Stamp] = {}
 
     def make_services_ready(self) -> None:
         """Start the services of agents; called by each stage that may call a language model."""
@@ -138,26 +144,37 @@ class BaseSession:
     def compute_ahead(self, key: str, call: StageCall | None, work: Callable[[], Any]) -> None:
         """Start to compute a stage's result in a thread, if a run will need it.
 
-        ``key``: that of the stage from whose state it starts, which is being written. A profile
-        needs each stage in its thread.
+        ``key``: that of the stage from whose state it starts, which is being written: without
+        custom code, so that files that are read from now on are noted for the other stage. A
+        profile needs each stage in its thread.
         """
         if call is None or not self.is_driven or self.settings.profiler:
             return
         if self.fresh or self.store.find(call.key) is None:
-            self._ahead = key, BackgroundWork(work)
+            self.noting.close()
+            self._ahead = key, BackgroundWork(partial(_with_reads, work, self.keys.folder))
 
     def take_ahead(self, key: str) -> Any:  # noqa: ANN401 -- of the function that computes it
         """Return the result computed ahead from a stage's state, or None; discard any other."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != key:
             return None
-        return ahead[1].result()
+        result, reads = ahead[1].result()
+        self.noted.update(reads)
+        return result
 
     def close(self) -> None:
         """Release all components."""
         if self._ahead is not None:
             self._ahead[1].end()
         self.executor.shutdown()
+
+
+def _with_reads(work: Callable[[], Any], folder: Path) -> tuple[Any, dict[str, Stamp]]:
+    """Return the result of a function, and the files of a folder that are read meanwhile."""
+    with noted_reads(str(folder.resolve())) as reads:
+        result = work()
+    return result, reads
 
 
 def _wait_for(future: Future[None], call: StageCall) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import source_from_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -47,13 +47,14 @@ _IGNORED_FOLDERS = ("mlruns", "mlartifacts")
 def noted_files(call: StageCall, session: BaseSession, folder: Path) -> Iterator[None]:
     """Write the undeclared files that the block reads into a stage's folder.
 
-    Without effect if the stage runs no custom code.
+    Without effect if the stage runs no custom code. The session may end the noting earlier.
     """
     if call.fingerprint.digest not in session.keys.custom_code:
         yield
         return
     inner = os.path.join(session.keys.folder.resolve(), "")
-    with noted_reads(inner) as in_stage:
+    with ExitStack() as session.noting:
+        session.noted = in_stage = session.noting.enter_context(noted_reads(inner))
         yield
     reads = dict(in_stage)
     for plugin in session.keys.code.facts:

@@ -18,6 +18,7 @@ from tasks.stages import background
 from tasks.stages.driver import StageDriver, execute_stage, run_stages
 from tasks.stages.families import make_keys, open_session, stage_functions
 from tasks.stages.sequence import StoredStageLayout
+from tasks.stages.undeclared_files import NOTED_FILE
 from tests.tasks.test_language_phases import PARAMETERS as PHASED
 from trainers.interruption import StageInterrupted
 from trainers.language import trainer as language_trainer
@@ -62,7 +63,9 @@ class Runs:
         home = str(self.folder / str(self.number))
         plain = ExperimentSettings(home=home, progress="none", tracking=False, **choices)
         store = StageStore(plain.store_url, reserve_bytes=0)
-        keys = make_keys(f"arm_{self.number}", HyperParameters(**parameters))
+        base_dir = plain.base_dir
+        hyper_params = HyperParameters.from_dict(parameters, base_dir)
+        keys = make_keys(f"arm_{self.number}", hyper_params, base_dir=base_dir)
         return open_session(keys, plain, store)
 
     def outputs(self, parameters, **settings):
@@ -309,7 +312,58 @@ def test_arms_in_one_process_compute_one_at_a_time(runs, sampled, monkeypatch):
     assert sum(ahead for _, ahead in sampled) == 9
 
 
-CUSTOM = {"language_task": {**SMALL["language_task"], "evaluator": "mine.py:reward"}}
+CUSTOM = """
+from trainers.callbacks.base import Callback
+from trainers.language.grpo import GrpoTrainer
+
+class Mine(GrpoTrainer):
+    pass
+
+class Watching(Callback):
+    def after_iteration(self, iteration, metrics):
+        pass
+"""
+EVALUATOR = """
+import random
+from pathlib import Path
+import numpy as np
+import torch
+
+HERE = Path(__file__).parent
+
+def reward(task, answer, metadata):
+    bonus = sum(float(path.read_text()) for path in HERE.glob("*.bonus"))
+    return bonus * (len(answer) + random.random() + np.random.rand() + float(torch.rand(())))
+"""
+EVALUATED = {**SMALL, "language_task": {**SMALL["language_task"], "evaluator": "mine.py:reward"}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / "mine.py").write_text(EVALUATOR)
+    (folder / "half.bonus").write_text("0.5")
+    return folder
+
+
+@pytest.mark.parametrize("per_task", [1, 2])
+def test_custom_evaluators_sample_ahead_and_their_files_are_noted_for_the_right_stage(
+    runs, overlapping, sampled, folder, per_task
+):
+    settings = {"base_dir": str(folder), "iterations_per_task": per_task}
+    expected = runs.without(EVALUATED, **settings)
+    sampled.clear()
+    found = runs.outputs(EVALUATED, **settings)
+    assert found == expected
+    assert [iteration for iteration, ahead in sampled if ahead] == list(
+        range(per_task, 4, per_task)
+    )
+    assert all(overlapping)
+    noting = {name for name, (files, _) in found.items() if NOTED_FILE in files}
+    rollouts = {("rollouts", number) for number in range(4)}
+    trained = {("train", 2), ("train", 4)}
+    assert noting - {("test", 4)} == (rollouts if per_task == 1 else trained)
 
 
 @pytest.mark.parametrize(
@@ -321,13 +375,14 @@ CUSTOM = {"language_task": {**SMALL["language_task"], "evaluator": "mine.py:rewa
             "trainer": "remote_grpo",
             "language": {**SMALL["language"], "train_service": {"backend": "ratchet"}},
         },
-        CUSTOM,
+        {"trainer": "mine.py:Mine"},
+        {"callbacks": [{"name": "mine.py:Watching"}]},
     ],
-    ids=["one_step_behind", "ranks", "remote", "custom code"],
+    ids=["one_step_behind", "ranks", "remote", "custom trainer", "custom callback"],
 )
 def test_other_experiments_do_not_sample_ahead(tmp_path, changes):
-    (tmp_path / "mine.py").write_text("def reward(task, answer, metadata):\n    return 1.0\n")
-    hyper_params = HyperParameters(**{**SMALL, **changes})
+    (tmp_path / "mine.py").write_text(CUSTOM)
+    hyper_params = HyperParameters.from_dict({**SMALL, **changes}, tmp_path)
     keys = make_keys("main", hyper_params, base_dir=str(tmp_path))
     assert keys.rollouts_during_write(keys.train(0, 1)) is None
     plain = make_keys("main", HyperParameters(**SMALL))
