@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ratchet.store.locks import FileLock, LeasedLock
     from ratchet.store.manifest import Manifest
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _NOT_A_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
-DEVICE_ERRORS = _FULL | {errno.EROFS, errno.EFBIG, errno.EIO}
+DEVICE_ERRORS = FULL_DISK | {errno.EROFS, errno.EFBIG, errno.EIO}
 """Errors caused by the device or file system, not by the code that writes."""
 
 
@@ -193,7 +193,7 @@ def store_errors(action: str, location: object) -> Iterator[None]:
 
 def _advice(number: int | None) -> str:
     alternative = "or choose another location with the setting `store`."
-    if number in _FULL:
+    if number in FULL_DISK:
         return f"Free space there, {alternative}"
     if number in _FORBIDDEN:
         return f"Make it writable for you, {alternative}"

@@ -27,7 +27,7 @@ from ratchet.tracking.stage_kinds import StageKind, kind_of
 from tasks.stages import faults
 from tasks.stages.background import wait_for_background
 from tasks.stages.calls import StageCall, StageOutcome
-from tasks.stages.failures import explained
+from tasks.stages.failures import explained, full_disk_explained
 from tasks.stages.session import BaseSession
 from tasks.stages.undeclared_files import noted_files
 from trainers.progress import describe, progress_path, progress_stage
@@ -162,6 +162,7 @@ def _compute(
             progress_stage(call.kind),
             _profiled(call, session.settings) if is_profiled else nullcontext(),
             noted_files(call, session, claim.workdir),
+            full_disk_explained(call, claim.workdir),
         ):
             start = time.monotonic()
             metrics = stage.work(call, claim.workdir, session)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import (
@@ -26,6 +28,7 @@ from ratchet.errors import (
 )
 from ratchet.lazy import explain_missing
 from ratchet.plugins import causes, custom_code_location
+from ratchet.store.backend import FULL_DISK, store_error
 
 if TYPE_CHECKING:
     from tasks.stages.calls import StageCall
@@ -68,6 +71,7 @@ def could_succeed(error: Exception) -> bool:
     return not any(
         isinstance(each, _NOT_WORTH_A_RETRY)
         or (isinstance(each, _DETERMINISTIC) and not isinstance(each, RatchetError))
+        or (isinstance(each, OSError) and each.errno in FULL_DISK)
         for each in causes(error)
     )
 
@@ -98,6 +102,24 @@ def explained(call: StageCall) -> Iterator[None]:
             f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and run the"
             f" same command again; finished stages are kept. Raised at\n{location}"
         ) from error
+
+
+@contextmanager
+def full_disk_explained(call: StageCall, folder: Path) -> Iterator[None]:
+    """Raise StoreError if the file system is too full for a stage's files in a folder.
+
+    Libraries raise their own errors with the system's text.
+    """
+    try:
+        yield
+    except RatchetError:
+        raise
+    except Exception as error:
+        texts = " ".join(map(str, causes(error)))
+        for number in FULL_DISK:
+            if (reason := os.strerror(number)) in texts:
+                raise store_error(f"write {call.label}", folder, OSError(number, reason)) from error
+        raise
 
 
 def _is_out_of_memory(error: Exception) -> bool:

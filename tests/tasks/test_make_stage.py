@@ -10,7 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
+from ratchet.errors import StoreError
 from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.parameters.settings import ExperimentSettings
@@ -69,6 +71,22 @@ def test_a_stored_stage_is_replaced_on_request(make: Callable[..., StageOutcome]
     forced = make(0, force=True)
     assert not forced.hit
     assert forced.manifest.created >= first.created
+
+
+def test_a_full_disk_is_named_with_its_folder_whatever_library_writes(tmp_path: Path) -> None:
+    keys: Any = SimpleNamespace(custom_code=())
+    store = StageStore(tmp_path / "store")
+    call = StageCall("main", kind_of("train"), {}, {}, CODE, iteration=4)
+
+    def work(call: StageCall, folder: Path, session: BaseSession) -> list[Any]:
+        raise SafetensorError("Error while serializing: No space left on device (os error 28)")
+
+    with (
+        closing(BaseSession(keys, ExperimentSettings(), store, ThreadPoolExecutor(1))) as session,
+        pytest.raises(StoreError, match=r"could not write train main 0-4 in .*store.*Free space"),
+    ):
+        make_stage(Stage(work), call, session)
+    assert store.find(call.key) is None
 
 
 def test_what_is_left_of_a_budget_is_never_negative() -> None:

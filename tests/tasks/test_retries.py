@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from ratchet.errors import (
 )
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.plugins import load_module
+from ratchet.store.backend import store_error
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
 from ratchet.tracking.live_file import StageRef
@@ -52,6 +54,8 @@ def wrapped(cause: Exception) -> RolloutError:
         (NameError("name 'rewrad' is not defined"), False),
         (wrapped(AttributeError("no attribute")), False),
         (ConnectionError("gone"), True),
+        (store_error("write", "store", OSError(errno.ENOSPC, "No space left on device")), False),
+        (store_error("write", "store", OSError(errno.EIO, "Input/output error")), True),
     ],
 )
 def test_deterministic_errors_are_not_retried(
