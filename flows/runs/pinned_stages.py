@@ -153,14 +153,14 @@ def _pin_states(store: StageStore, keys: AnyKeys, settings: ExperimentSettings) 
         and (stored := store.peek(record.key)) is not None
         and not stored.removed
     }
-    for name, iteration in keys.needed_states:
+    required = keys.copy().needed_states  # these keys must create no call before its pin
+    for name, iteration in required:
         if (name, iteration) not in available:
             raise ParameterError(
                 f"base_run.run_id: run {base.run_id} has no state from {name} {iteration} of arm"
                 f" {keys.arm!r} in the store; finish it with `ratchet resume {base.run_id}`, or"
                 " lower rl.num_iterations."
             )
-    required = keys.needed_states
     keys.pins |= {p: key for p, key in available.items() if p in required or _trains(p[0])}
 
 

@@ -17,7 +17,9 @@ from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.files import load_rollouts, read_about
 from ratchet.rollouts.transcripts import read_report_transcripts
+from ratchet.store.fingerprint import Fingerprint
 from ratchet.tracking.run_folder import RunFolder
+from tasks.stages import keys as keys_module
 from trainers.tensordict.states.state import State
 
 pytestmark = pytest.mark.slow
@@ -65,6 +67,23 @@ def test_a_retest_tests_the_states_in_order_without_training(lab):
     before = len(lab.done())
     assert retest_experiment(first.run_id, {"rl.num_test_iterations": 3}, settings).computed == 0
     assert lab.done()[before:] == []
+
+
+def test_a_retest_tests_the_stored_states_after_code_changes(lab, monkeypatch):
+    first = run(lab)
+    compute = keys_module.code_fingerprint
+
+    def changed(*work, **options):
+        fingerprint = compute(*work, **options)
+        return Fingerprint.from_modules({**fingerprint.modules, "trainers.changed": "0" * 64})
+
+    monkeypatch.setattr(keys_module, "code_fingerprint", changed)
+    settings = ExperimentSettings.from_dict(lab.settings())
+    again = retest_experiment(first.run_id, settings=settings)
+    assert again.states == first.states
+    stages = RunFolder(again.folder).manifest.stages
+    tested = [record for record in stages if record.stage == "test"]
+    assert [record.iteration for record in tested] == [0, 3, 6, 7]
 
 
 def test_rerunning_tests_from_a_file_computes_the_planned_stages(lab):
