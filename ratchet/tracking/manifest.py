@@ -104,13 +104,15 @@ class RunManifest(BaseModel):
         return kind_of(stage, self.kinds)
 
     def learned_iterations(self, arm: str) -> int:
-        """Return the number of an arm's completed training iterations."""
-        iterations = [
-            record.iterations(kind).stop
-            for record in self.stages
-            if record.arm == arm and (kind := self.kind_of(record.stage)).state == "trained"
-        ]
-        return max(iterations, default=0)
+        """Return the number of iterations of an arm's last state: trained, or tested again."""
+        iterations = [0]
+        for record in self.stages:
+            kind = self.kind_of(record.stage)
+            if record.arm == arm and kind.state == "trained":
+                iterations.append(record.iterations(kind).stop)
+            elif record.arm == arm and kind.is_test:
+                iterations.append(record.iteration)
+        return max(iterations)
 
     @property
     def experiment_name(self) -> str:

@@ -22,6 +22,7 @@ from ratchet.tracking import (
     RunManifest,
 )
 from ratchet.tracking.environment import CodeState, command_line
+from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.mirrors.mlflow.arm import ArmMirror
 from ratchet.tracking.mirrors.mlflow.client import connect, default_tracking_uri, run_url
 from ratchet.tracking.mirrors.mlflow.sweep import BestMember
@@ -96,6 +97,18 @@ def check_each_point_once(uri, folder, num_iterations):
         assert sorted(history(uri, run.info.run_id, "train/loss")) == expected
         assert len(history(uri, run.info.run_id, "train/kl")) == num_iterations
     return runs
+
+
+def test_a_retest_that_is_synced_between_its_tests_has_results_of_each_state(uri, folder):
+    runs = set()
+    for iteration, right in ((5, 1), (6, 0)):
+        columns = {"datapoint_id": [0, 1], "y": [right] * 2, "decision": [1, 1]}
+        folder.write_table(ResultTable("test", {**columns, "correct": [right] * 2}))
+        key = str(iteration) * 64
+        folder.record_stages([StageRecord(stage="test", iteration=iteration, key=key, hit=False)])
+        runs.add(MlflowMirror(uri).sync(folder))
+    (run_id,) = runs
+    assert sorted(history(uri, run_id, "final/test/accuracy")) == [(5, 1.0), (6, 0.0)]
 
 
 def test_all_data_of_a_run_are_mirrored(uri, folder, tmp_path):
