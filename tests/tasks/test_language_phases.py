@@ -21,6 +21,7 @@ from tasks.language.keys import LanguageArmKeys
 from tasks.language.session import LanguageArmSession
 from tests.tasks.phased import Played
 from trainers.compatibility import check_combination
+from trainers.language.optimization import LanguageOptimizer
 from trainers.language.state import LanguageState
 from trainers.language.trainer import LanguageTrainer
 from trainers.tensordict.states.state import same_trees
@@ -94,6 +95,17 @@ def test_only_learners_change_and_their_optimizers_continue(played):
     assert not same_trees(model(first, "player_1"), model(second, "player_1"))
     begun = played.state(played.keys.phase_state(played.keys.phases[1]).key)
     assert same_trees(begun.learners, first.learners)
+
+
+def test_sampling_from_a_pool_leaves_the_optimizer(played, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(LanguageOptimizer, "load_state_dict", lambda *a: loaded.append(a))
+    with closing(LanguageArmSession(played.keys, played.settings, played.store)) as session:
+        (begun, phase) = played.keys.beginning_key(3), played.keys.phases[1]
+        trainer = session.trainer_at(begun, phase)
+        loaded.clear()
+        trainer.play_rollouts(3)
+    assert loaded == []
 
 
 def test_validation_uses_the_models_of_the_phase(tmp_path, monkeypatch):

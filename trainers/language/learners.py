@@ -18,7 +18,7 @@ from trainers.language.models import (
     load_built_model,
     load_earlier_model,
 )
-from trainers.language.state import LanguageState
+from trainers.language.state import LanguageState, without_optimizer
 from trainers.results import FolderOf
 from trainers.state_tree import flatten_tree, unflatten_tree
 
@@ -76,18 +76,29 @@ def build_learners(
     return learners
 
 
-def read_state(learner_class: type[BaseTrainer], folder: Path) -> LanguageState:
-    """Read a stored state; its tensors are mapped, but copied for custom trainers.
+def read_state(
+    learner_class: type[BaseTrainer], folder: Path, *, sampled: bool = False
+) -> LanguageState:
+    """Read a stored state, or only the part that sampling reads; tensors are mapped.
 
-    Those may keep the tensors, and Ratchet's copy them into their models and optimizers.
+    Ratchet's trainers copy them into their models and optimizers. Custom ones may keep tensors,
+    and read any part: they get copies of all.
     """
-    return LanguageState.load(folder, copy=is_custom(learner_class))
+    if is_custom(learner_class):
+        return LanguageState.load(folder)
+    state = LanguageState.load(folder, copy=False)
+    return state.without_optimizers() if sampled else state
 
 
-def take_learner(learners: Mapping[str, BaseTrainer], model: str) -> dict[str, Any]:
-    """Copy the state of a model's trainer; of several, with the attributes of its class."""
+def take_learner(
+    learners: Mapping[str, BaseTrainer], model: str, *, sampled: bool = False
+) -> dict[str, Any]:
+    """Copy the state of a model's trainer; of several, with the attributes of its class.
+
+    ``sampled``: only the part that sampling reads.
+    """
     learner = learners[model]
-    state = learner.take_state()
+    state = without_optimizer(learner.take_state()) if sampled else learner.take_state()
     if len(learners) > 1:
         stores_itself = is_custom_method(type(learner), "take_state")
         state[_ATTRIBUTES] = take_attributes(learner, strict=not stores_itself)
@@ -107,16 +118,19 @@ def put_learner(learners: Mapping[str, BaseTrainer], model: str, state: Mapping[
 def replaced_learners(
     learners: Mapping[str, BaseTrainer], states: Mapping[str, str], folder_of: FolderOf | None
 ) -> Iterator[None]:
-    """Give models' trainers the states of other stages for the duration of the block.
+    """Let models' trainers sample with the states of other stages for the duration of the block.
 
-    ``states``: model → key of the stage.
+    ``states``: model → key of the stage. Optimizers stay, except those of custom trainers, and
+    those of ranks, whose float32 weights follow the weights.
     """
     current: dict[str, dict[str, Any]] = {}
     try:
         for model, key in states.items():
             assert folder_of is not None  # set with the state that names the stages
-            current[model] = take_learner(learners, model)
-            earlier = read_state(type(learners[model]), folder_of(key))
+            kind, service = type(learners[model]), learners[model].language.train_service
+            sampled = not is_custom(kind) and service.world_size == 1
+            current[model] = take_learner(learners, model, sampled=sampled)
+            earlier = read_state(kind, folder_of(key), sampled=sampled)
             put_learner(learners, model, earlier.learners[model])
         yield
     finally:

@@ -441,9 +441,9 @@ class SelfHostedTrainer(BaseTrainer):
         }
 
     def put_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`take_state`; for sampling, without the optimizer."""
+        """Restore the result of :meth:`take_state`, perhaps without the optimizer."""
         self.model.load_state_dict(state["model"])
-        if not self._only_plays:
+        if "optimizer" in state:
             (self._ranks or self._optimizer).load_state_dict(state["optimizer"])
         kl, adapted = self.loss_parameters.kl, state["adapted_kl_coef"]
         self._adapted_kl_coef = adapted if kl.coef > 0 and kl.target is not None else None

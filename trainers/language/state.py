@@ -98,13 +98,10 @@ class LanguageState:
         """
         return cls.from_dict(load_tree(Path(directory), STATE_NAME, copy=copy))
 
-    def without_training(self) -> LanguageState:
-        """Return the part that sampling reads: no optimizers and no pending rollouts."""
-        learners = {
-            model: {name: part for name, part in state.items() if not _is_optimizer(name, part)}
-            for model, state in self.learners.items()
-        }
-        return replace(self, initial="", learners=learners, pending=None, pending_metrics={})
+    def without_optimizers(self) -> LanguageState:
+        """Return the state without the optimizers, which sampling does not read."""
+        learners = {model: without_optimizer(state) for model, state in self.learners.items()}
+        return replace(self, learners=learners)
 
     @staticmethod
     def initial_of(directory: str | Path) -> str:
@@ -113,11 +110,14 @@ class LanguageState:
         return str(json.loads(file.read_text(encoding="utf-8"))["initial"])
 
 
+def without_optimizer(learner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a learner's state without that of a ``LanguageOptimizer``."""
+    part = learner.get("optimizer")
+    is_ours = isinstance(part, Mapping) and "moments" in part
+    return {name: each for name, each in learner.items() if name != "optimizer" or not is_ours}
+
+
 def save_for_sampling(folder: Path, to: Path) -> None:
     """Write the part of a stored state that sampling reads into another folder."""
-    LanguageState.load(folder, copy=False).without_training().save(to)
-
-
-def _is_optimizer(name: str, part: object) -> bool:
-    """Return whether part of a learner's state is that of a ``LanguageOptimizer``."""
-    return name == "optimizer" and isinstance(part, Mapping) and "moments" in part
+    state = LanguageState.load(folder, copy=False).without_optimizers()
+    replace(state, initial="", pending=None, pending_metrics={}).save(to)

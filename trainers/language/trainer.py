@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -249,7 +249,8 @@ class LanguageTrainer(StagedTrainer):
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
         """Continue from a stage's state, with the initial model from its own stage."""
-        self._continue_from(read_state(self.learner_class, folder), folder_of)
+        read = read_state(self.learner_class, folder, sampled=self.only_plays)
+        self._continue_from(read, folder_of)
 
     def _continue_from(self, state: LanguageState, folder_of: FolderOf) -> None:
         check_models(self.model_names, state.learners)
@@ -267,9 +268,8 @@ class LanguageTrainer(StagedTrainer):
         ``pool``: member of an agent's pool → the key of its state; ``fresh``: agent → the folder of
         the state whose learner it starts with instead.
         """
-        kind, names = self.learner_class, self.model_names
-        before = read_state(kind, folder)
-        first = {names[agent]: read_state(kind, path) for agent, path in fresh.items()}
+        read, names = partial(read_state, self.learner_class), self.model_names
+        before, first = read(folder), {names[agent]: read(path) for agent, path in fresh.items()}
         begun = replace(
             before,
             stage="phase_state",
