@@ -54,8 +54,8 @@ class TextArmKeys(BaseKeys):
     """Stages of an arm of chat models.
 
     The state at the start of iteration i comes from ``await_fine_tune_jobs`` of iteration
-    i − 1, that of iteration 0 from ``initial_state``. The last iteration has no jobs; those of a
-    phase before the last one all have jobs.
+    i − 1, that of iteration 0 from ``initial_state``. The last iteration of the last phase has no
+    jobs.
     """
 
     family_kinds = CHAT_KINDS

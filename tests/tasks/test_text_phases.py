@@ -10,14 +10,16 @@ import pytest
 
 from flows.planning.estimates import count_rollouts, estimate_stages
 from flows.runs.derived_runs import resolve_fork
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, RolloutError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.pure_text.agents import whole_agent
+from ratchet.scenarios.pure_text.rules import rules_of
 from ratchet.tracking.manifest import RunManifest, StageRecord
 from ratchet.tracking.run_folder import RunFolder
-from tasks.stages.families import make_keys
 from tasks.stages.sequence import RecordedStageLayout, flatten_steps
+from tasks.text.files import has_rollouts
 from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 from tests.tasks.phased import Played
@@ -26,13 +28,14 @@ from trainers.pools import sampled_members
 from trainers.registry import trainer_class
 from trainers.text.state import State
 
+CHANGES = {"agents.verifier.temperature": 0.5, "rl.rollouts_per_iteration": 16}
 PHASES = [
     {"name": "prove", "num_iterations": 2, "learners": ["prover"]},
     {
         "name": "verify",
         "num_iterations": 2,
         "partners": {"prover": {"kind": "pool", "every": 1}},
-        "changes": {"agents.verifier.temperature": 0.5, "rl.rollouts_per_iteration": 16},
+        "changes": CHANGES,
     },
     {"name": "attack", "num_iterations": 2, "learners": ["prover"], "fresh": ["prover"]},
 ]
@@ -148,7 +151,7 @@ def test_an_interrupted_run_continues_without_repeated_calls(played, tmp_path, m
     def count(limit):
         def counted(request, *args, **options):
             if sum(sent.values()) >= limit:
-                raise KeyboardInterrupt
+                raise RuntimeError("the power is off")
             sent[request.model, request.seed, str(request.messages)] += 1
             return reply(request, *args, **options)
 
@@ -160,7 +163,7 @@ def test_an_interrupted_run_continues_without_repeated_calls(played, tmp_path, m
         for limit in limits:
             monkeypatch.setattr(whole_agent, "dummy_completion", count(limit))
             if limit < 10_000:
-                with pytest.raises(KeyboardInterrupt):
+                with pytest.raises(RolloutError):
                     arm.play()
             else:
                 arm.play(apart=True)
@@ -177,7 +180,7 @@ def test_an_interrupted_run_continues_without_repeated_calls(played, tmp_path, m
 
 def test_a_phase_changes_the_keys_of_its_stages_and_later_ones():
     assert first_changed(changed(0, name="renamed")) == []
-    threshold = first_changed(changed(1, changes={**PHASES[1]["changes"], "pure_text_ei": {"reward_threshold": 0.5}}))
+    threshold = first_changed(changed(1, changes={**CHANGES, "pure_text_ei.reward_threshold": 0.5}))
     assert threshold[0] == ("create_fine_tune_jobs", 2)
     assert first_changed(changed(1, partners={"prover": "frozen"}))[0] == ("sample_rollouts", 2)
     assert first_changed(changed(2, fresh=[]))[0] == ("sample_rollouts", 4)
@@ -187,17 +190,11 @@ def test_a_phase_changes_the_keys_of_its_stages_and_later_ones():
     assert longer == [("test", 6)], "the new jobs follow the iteration that was last"
 
 
-def test_a_single_phase_of_all_agents_has_the_keys_of_no_phases():
-    one = changed(phases=[{"name": "all", "num_iterations": 6}])
-    none = changed(phases=[], rl={**PARAMETERS["rl"], "num_iterations": 6})
-    blocks = [{"agents": ["prover"], "num_iterations": 1}]
-    assert stage_keys(one) == stage_keys(none)
-    scheduled = deepcopy(none)
-    scheduled["agents"]["verifier"] = {
-        "update_schedule": {"kind": "alternating_blocks", "blocks": blocks}
-    }
-    frozen = changed(phases=[{"name": "all", "num_iterations": 6, "learners": ["prover"]}])
-    assert stage_keys(frozen) == stage_keys(scheduled)
+def test_phases_share_rollouts_with_runs_without_phases():
+    none = keys_of(changed(phases=[], rl={**PARAMETERS["rl"], "num_iterations": 6}))
+    assert none.sample_rollouts(0).key == keys_of().sample_rollouts(0).key
+    parameters = none.create_fine_tune_jobs(1).parameters
+    assert parameters["agents"].keys() == {"_default"}, "no learners of a phase"
 
 
 def test_sampling_reads_the_states_of_the_pool():
@@ -246,7 +243,7 @@ def test_a_callback_ends_its_phase_only(tmp_path):
     }
     arm = TextPlayed(tmp_path, HyperParameters(**changed(callbacks=[stop])))
     arm.play()
-    done = [arm.store.peek(arm.keys.sample_rollouts(i).key).metrics != [] for i in range(6)]
+    done = [has_rollouts(arm.store, arm.keys.sample_rollouts(i).key) for i in range(6)]
     assert done == [True, False] * 3
     assert len(arm.after(5).shared_model_groups["prover"].model_names) == 1
 
@@ -262,7 +259,8 @@ def test_estimates_and_numbers_of_rollouts_are_of_the_phase(tmp_path):
     assert training[0] == training[1] == training[4] > 0
     assert training[2] == training[3] == pytest.approx(training[0] * 16 / 12)
     assert ("await_fine_tune_jobs", 5) not in estimates
-    both = estimate_stages(arm.store, keys_of({**parameters, "phases": [{"name": "all", "num_iterations": 6}]}), arm.settings)
+    parameters["phases"] = [{"name": "all", "num_iterations": 6}]
+    both = estimate_stages(arm.store, keys_of(parameters), arm.settings)
     assert both["await_fine_tune_jobs", 0].training_tokens == 2 * training[0]
     rollouts = count_rollouts(arm.store, arm.keys)
     assert [rollouts["sample_rollouts", i] for i in range(6)] == [12, 12, 16, 16, 12, 12]
@@ -296,17 +294,13 @@ def test_a_fork_changes_no_initial_conditions_of_a_started_phase(fork):
 
 
 def test_the_last_round_of_a_phase_is_announced():
-    short = changed(0, min_message_rounds=1, max_message_rounds=1)
-    keys = keys_of(short)
-    rounds = []
+    keys = keys_of(changed(0, min_message_rounds=1, max_message_rounds=1))
+    last = []
     for iteration in (0, 2):
-        hyper_params = keys.parameters_in(iteration)
-        from ratchet.protocols.registry import build_protocol_handler
-        from ratchet.scenarios.pure_text.rules import rules_of
-
-        turns = rules_of(build_protocol_handler(hyper_params)).turns(0)
-        rounds.append([r for r, turn in enumerate(turns) if any(t.is_last for t in turn)])
-    assert rounds[0] == [0]
+        rules = rules_of(build_protocol_handler(keys.parameters_in(iteration)))
+        turns = enumerate(rules.turns(0))
+        last.append([round for round, agents in turns if any(turn.is_last for turn in agents)])
+    assert last == [[0], [1, 2]]
 
 
 KEEP_BEST = {"name": "keep_best", "metric": "verifier.mean_episode_reward"}
@@ -320,11 +314,11 @@ GROUP = {"shared_model_group": "both"}
         (changed(0, partners={"verifier": "hand_made"}), "got 'hand_made' for a language model"),
         (
             changed(agents={"_default": {**PARAMETERS["agents"]["_default"], **GROUP}}),
-            r"phases\.prove: learners: got \['prover'\], but 'prover' shares a model with 'verifier'",
+            r"phases\.prove: learners: .* 'prover' shares a model with 'verifier'",
         ),
         (
             changed(agents={"_default": {}, "prover": {"freeze_agent": True}}),
-            r"'prover' cannot learn, since agents\.prover\.freeze_agent is true",
+            r"'prover' cannot learn, since agents\.prover\.freeze_agent is True",
         ),
         (changed(0, changes={"agents.verifier.freeze_agent": True}), "learners decide which"),
         (changed(0, changes={"agents.prover.model_name": "other"}), "network or model"),
@@ -341,12 +335,9 @@ def test_what_phases_of_chat_models_refuse(parameters, message):
         check_combination(HyperParameters(**parameters))
 
 
-def test_train_refuses_phases(tmp_path):
-    arm = TextPlayed(tmp_path, HyperParameters(**PARAMETERS))
-    arm.play_data = None
-    kind = trainer_class(arm.keys.hyper_params)
-    assert make_keys("main", arm.keys.hyper_params).text_class is kind
-    trainer = object.__new__(kind)
-    trainer.hyper_params = arm.keys.hyper_params
-    with pytest.raises(ParameterError, match="which train"):
+def test_train_refuses_phases():
+    hyper_params = HyperParameters(**PARAMETERS)
+    trainer = object.__new__(trainer_class(hyper_params))
+    trainer.hyper_params = hyper_params
+    with pytest.raises(ParameterError, match=r"phases: got 3, which train\(\) does not support"):
         trainer.train()
