@@ -23,6 +23,8 @@ from tasks.text.files import has_rollouts
 from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 from tests.tasks.phased import Played
+from trainers.callbacks.base import Callback
+from trainers.callbacks.registry import register_callback
 from trainers.compatibility import check_combination
 from trainers.pools import sampled_members
 from trainers.registry import trainer_class
@@ -142,6 +144,8 @@ def test_stages_sample_with_the_parameters_of_their_phase(played):
     assert games[2] <= 2 * 12
     agents = [call.parameters["agents"] for call in calls]
     assert ["verifier" in each for each in agents] == [False, True, False]
+    tested = played.keys.test_during_training(2).parameters["agents"]
+    assert "verifier" not in tested, "tests have the experiment's parameters"
 
 
 def test_an_interrupted_run_continues_without_repeated_calls(played, tmp_path, monkeypatch):
@@ -170,7 +174,8 @@ def test_an_interrupted_run_continues_without_repeated_calls(played, tmp_path, m
         return arm, sent.copy()
 
     _, whole = play(tmp_path / "whole", 10_000)
-    broken, pieces = play(tmp_path / "pieces", sum(whole.values()) // 2, 10_000)
+    two_iterations = 2 * (36 + 12)  # calls of rollouts and tests
+    broken, pieces = play(tmp_path / "pieces", two_iterations + 20, 10_000)
     assert pieces == whole
     for call in flatten_steps(played.keys.stages(RecordedStageLayout([("test", 6)]))):
         files = [arm.store.peek(call.key).files for arm in (played, broken)]
@@ -246,6 +251,37 @@ def test_a_callback_ends_its_phase_only(tmp_path):
     done = [has_rollouts(arm.store, arm.keys.sample_rollouts(i).key) for i in range(6)]
     assert done == [True, False] * 3
     assert len(arm.after(5).shared_model_groups["prover"].model_names) == 1
+
+
+ENDS = []
+
+
+@register_callback("test_text_phase_ends")
+class Ends(Callback):
+    def end_run(self, now):
+        ENDS.append(now.iteration)
+
+
+def test_callbacks_end_with_each_phase(tmp_path):
+    ENDS.clear()
+    arm = TextPlayed(tmp_path, HyperParameters(**changed(callbacks=["test_text_phase_ends"])))
+    arm.play()
+    assert ENDS == [1, 3, 5]
+    (first, last) = (arm.keys.log_stats(i).parameters["callbacks"][0] for i in (2, 3))
+    assert (first.get("ends_run"), last.get("ends_run")) == (None, True)
+
+
+@pytest.mark.parametrize("trainer", ["pure_text_malt", "pure_text_grpo"])
+def test_other_trainers_train_only_learners(trainer, tmp_path):
+    parameters = changed(trainer=trainer, rl={"rollouts_per_iteration": 32})
+    arm = TextPlayed(tmp_path, HyperParameters(**parameters))
+    arm.play()
+    provers, verifiers = ([arm.model(a, i) for i in range(6)] for a in ("prover", "verifier"))
+    assert [len(set(provers[:5])), len({*verifiers[2:5]})] == [3, 3]
+    assert provers[2:5] == [provers[2]] * 3
+    assert verifiers[:3] == [verifiers[0]] * 3
+    assert arm.acted(arm.keys.sample_rollouts(2))["prover"] in provers[1:3]
+    assert provers[5] not in provers[:5]
 
 
 def test_estimates_and_numbers_of_rollouts_are_of_the_phase(tmp_path):
