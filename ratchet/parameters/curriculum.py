@@ -204,6 +204,9 @@ def _parameters_of(
     data["rl"] = {**data["rl"], "num_iterations": phase.num_iterations}
     data = _with_rounds(data, base, phase)
     data["agents"] = _agents_of(base, phase, learners, data["agents"])
+    redraws = data["pure_text_grpo"]["redraws"]  # unused for agents that do not learn, but billed
+    redraws = {name: number for name, number in redraws.items() if name in learners}
+    data["pure_text_grpo"] = {**data["pure_text_grpo"], "redraws": redraws}
     try:
         return HyperParameters.from_dict(data)
     except RatchetError as error:

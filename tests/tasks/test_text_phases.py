@@ -214,6 +214,13 @@ def test_sampling_reads_the_states_of_the_pool():
     ]
 
 
+def test_only_turns_of_learners_are_redrawn():
+    grpo = {"redraws": {"prover": 2, "verifier": 1}}
+    keys = keys_of(changed(trainer="pure_text_grpo", pure_text_grpo=grpo))
+    redraws = [keys.sample_rollouts(i).parameters["pure_text_grpo"]["redraws"] for i in (0, 2)]
+    assert redraws == [{"prover": 2}, {"verifier": 1}]
+
+
 def test_all_previous_rollouts_are_those_of_the_phase():
     keys = keys_of(changed(text_rl={"fine_tune_on_all_previous_rollouts": True}))
     counts = [len(keys.earlier_rollouts(iteration)) for iteration in range(5)]
