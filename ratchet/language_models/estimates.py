@@ -145,13 +145,13 @@ def estimate_experiment(
         episode = _LongestEpisode(params, handler, problem_tokens)
         return _Table(params, sampler, settings or ExperimentSettings(), episode)
 
-    whole = table(hyper_params)
-    agents = tuple(whole.episode.agents)
+    overall = table(hyper_params)
+    agents = tuple(overall.episode.agents)
     spans = [
         _Span(range(phase.start, phase.stop), table(phase.hyper_params), phase.learners)
         for phase in read_phases(hyper_params, agents)
-    ] or [_Span(range(hyper_params.rl.num_iterations), whole, agents)]
-    return ExperimentEstimate(tuple(whole.stages(num_train, num_test, spans)))
+    ] or [_Span(range(hyper_params.rl.num_iterations), overall, agents)]
+    return ExperimentEstimate(tuple(overall.stages(num_train, num_test, spans)))
 
 
 def estimate_auxiliary_calls(

@@ -380,8 +380,8 @@ class TextTrainerStages(TextTrainerComponents):
         return self.state
 
     def _place(self, iteration: int) -> str:
-        place = f"iteration {iteration + 1} of {self.num_train_iterations}"
-        return place if self.phase is None else f"phase {self.phase.name}, {place}"
+        progress = f"iteration {iteration + 1} of {self.num_train_iterations}"
+        return progress if self.phase is None else f"phase {self.phase.name}, {progress}"
 
     def _describe(self, description: str, iteration: int | Literal["test"]) -> None:
         """Report the current stage and iteration to the progress reporter."""
