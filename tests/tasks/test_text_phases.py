@@ -26,6 +26,7 @@ from tests.tasks.phased import Played
 from trainers.callbacks.base import Callback
 from trainers.callbacks.registry import register_callback
 from trainers.compatibility import check_combination
+from trainers.config_warnings import find_config_warnings
 from trainers.pools import sampled_members
 from trainers.registry import trainer_class
 from trainers.text.state import State
@@ -376,6 +377,15 @@ GROUP = {"shared_model_group": "both"}
 def test_what_phases_of_chat_models_refuse(parameters, message):
     with pytest.raises(ParameterError, match=message):
         check_combination(HyperParameters(**parameters))
+
+
+def test_a_last_phase_without_jobs_gives_a_warning():
+    texts = [
+        list(find_config_warnings({"main": HyperParameters(**changed(2, num_iterations=number))}))
+        for number in (1, 2)
+    ]
+    assert [len(each) for each in texts] == [1, 0]
+    assert "phases.attack.num_iterations: got 1" in texts[0][0]
 
 
 def test_train_refuses_phases():
