@@ -17,9 +17,10 @@ from ratchet.parameters.reading.discovery import agent_model
 from ratchet.parameters.text_trainers import count_rollouts
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
 from ratchet.scenarios.registry import build_scenario
-from trainers.callbacks.registry import check_callbacks
+from trainers.callbacks.registry import callback_specs, check_callbacks
 from trainers.registry import TRAINERS, trainer_class
 from trainers.staged import runs_in_stages
+from trainers.text.components import has_text_stages
 
 if TYPE_CHECKING:
     from ratchet.parameters.curriculum import Phase
@@ -249,12 +250,16 @@ def _check_phases(
     """Refuse phases with trainers that don't support them, and incompatible phase parameters."""
     if not hyper_params.phases:
         return
-    if not (trainer.traits.supports_phases and runs_in_stages(trainer)):
+    is_staged = runs_in_stages(trainer) or has_text_stages(trainer)
+    if not (trainer.traits.supports_phases and is_staged):
         raise ParameterError(
             f"phases: got {len(hyper_params.phases)} with the trainer"
-            f" {hyper_params.trainer_name!r}, expected one of networks, or of language models that"
-            " are trained here, e.g. vanilla_ppo or grpo. Leave them out, or choose such a trainer."
+            f" {hyper_params.trainer_name!r}, expected one of networks, of chat models, or of"
+            " language models that are trained here, e.g. vanilla_ppo, pure_text_ei or grpo. Leave"
+            " them out, or choose such a trainer."
         )
+    if trainer.traits.plays_text:
+        _check_replaced_models(hyper_params, folder)
     for phase in read_phases(hyper_params, tuple(handler.agent_names)):
         try:
             trainer.check_parameters(phase.hyper_params, folder)
@@ -266,6 +271,17 @@ def _check_phases(
             raise type(error)(
                 "\n".join(f"phases.{phase.name}: {line}" for line in lines)
             ) from error
+
+
+def _check_replaced_models(hyper_params: HyperParameters, folder: Path | None) -> None:
+    """Refuse callbacks that replace chat models at a phase's end, after which a job follows."""
+    for spec in callback_specs(hyper_params, folder):
+        if spec.kind.steers and spec.writes("end_run"):
+            raise ParameterError(
+                f"{spec.prefix} with phases of chat models, expected none that replaces models at"
+                " the end: the jobs of a phase's last iteration would train them further. Leave it"
+                " out."
+            )
 
 
 def _check_same_agents(handler: ProtocolHandler, of_phase: ProtocolHandler) -> None:
@@ -281,33 +297,34 @@ def _check_partners(phase: Phase, handler: ProtocolHandler, folder: Path | None)
     """Refuse unavailable scripted agents, and partners that share a network with other agents."""
     params = phase.hyper_params
     groups = {
-        name: getattr(params.agents[name], "shared_model_group", None)
+        name: getattr(params.agents[name], "shared_model_group", None) or name
         for name in handler.agent_names
     }
-    learning = {groups[name] for name in phase.learners} - {None}
-    drawn = {groups[name] for name in phase.pools or {}} - {None}
     for name in handler.agent_names:
-        if groups[name] in drawn and list(groups.values()).count(groups[name]) > 1:
-            raise ParameterError(
-                f"partners: agents of a pool share one network with {name!r}"
-                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected separate"
-                " networks, since sampled weights are loaded into them. Leave the group out, or"
-                " use 'frozen'."
-            )
-        begins_anew = {groups[fresh] for fresh in phase.fresh} - {None}
-        is_model = params.agents[name].learns_tokens
-        if is_model and name not in phase.fresh and groups[name] in begins_anew:
-            raise ParameterError(
-                f"fresh: {name!r} is not among them, but shares a model with one of them"
-                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected both or none."
-            )
-        if name not in phase.learners and groups[name] in learning:
-            raise ParameterError(
-                f"learners: {name!r} is not among them, but shares a network with one of them"
-                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected both or none."
-            )
+        others = [other for other in groups if other != name and groups[other] == groups[name]]
+        if others:
+            _check_shared(phase, name, others[0], groups[name])
         if params.agents[name].use_manual_architecture:
             build_scenario(params.scenario, folder).check_hand_made(params, handler, name)
+
+
+def _check_shared(phase: Phase, name: str, other: str, group: str) -> None:
+    """Refuse different roles of two agents of one shared model group."""
+    shared = f"shares a model with {other!r} (agents.{name}.shared_model_group: {group!r})"
+    if name in (phase.pools or {}):
+        raise ParameterError(
+            f"partners.{name}: got a pool, but {name!r} {shared}, expected separate models, since"
+            " one of its earlier models replaces it. Leave the group out, or use 'frozen'."
+        )
+    agent = phase.hyper_params.agents[name]
+    roles = {"learners": phase.learners}
+    if agent.learns_tokens or agent.is_text:
+        roles["fresh"] = phase.fresh
+    for role, names in roles.items():
+        if (name in names) != (other in names):
+            raise ParameterError(
+                f"{role}: got {list(names)}, but {name!r} {shared}, expected both or none."
+            )
 
 
 def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:

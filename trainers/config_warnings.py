@@ -42,6 +42,13 @@ def _warnings(hyper_params: HyperParameters, folder: Path | None) -> Iterator[st
     """Iterate over configurations that run but are rarely intended, with alternatives."""
     trainer = trainer_class(hyper_params, folder)
     yield from trainer.find_cautions(hyper_params, folder)
+    last = hyper_params.phases[-1] if hyper_params.phases else None
+    if last is not None and last.num_iterations == 1 and trainer.traits.plays_text:
+        yield (
+            f"phases.{last.name}.num_iterations: got 1 for the last phase. The last iteration of a"
+            " run of chat models creates no fine-tuning jobs, so this phase trains no agent. Set 2"
+            " or more."
+        )
     if not hyper_params.pretrain_agents or not issubclass(trainer, StagedTrainer):
         return
     handler = build_protocol_handler(hyper_params, base_dir=folder)

@@ -61,17 +61,23 @@ def estimate_stages(
     }
 
 
-def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
-    """Return the number of rollouts in stages of each kind; empty while unknown."""
+def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[tuple[str, int], int]:
+    """Return the numbers of rollouts: stage and iteration → number; empty while unknown."""
     sizes = _sizes(store, keys)
     if sizes is None or not isinstance(keys, TextArmKeys):
         return {}
     num_train, num_test = sizes
-    text_rl = keys.hyper_params.text_rl
-    requested = keys.hyper_params.rl.rollouts_per_iteration
-    per_iteration = rollouts_of_an_iteration(text_rl, requested, num_train)
-    tested = count_tests(text_rl, per_iteration, num_test)
-    return {"sample_rollouts": per_iteration, "test_during_training": tested, "test": tested}
+
+    def sampled(params: HyperParameters) -> int:
+        requested = params.rl.rollouts_per_iteration
+        return rollouts_of_an_iteration(params.text_rl, requested, num_train)
+
+    tested = count_tests(keys.hyper_params.text_rl, sampled(keys.hyper_params), num_test)
+    rollouts = {("test", keys.num_iterations): tested}
+    for iteration in range(keys.num_iterations):
+        rollouts["sample_rollouts", iteration] = sampled(keys.parameters_in(iteration))
+        rollouts["test_during_training", iteration] = tested
+    return rollouts
 
 
 def num_steps(keys: AnyKeys, call: StageCall) -> int:
@@ -148,9 +154,8 @@ def token_upper_bound(store: StageStore, keys: AnyKeys, call: StageCall) -> Toke
 def _params(keys: LanguageArmKeys, call: StageCall) -> HyperParameters:
     """Return the parameters of a stage: those of its phase, if it samples in one."""
     if call.kind.span == "iteration":
-        phase = keys.phase_from(call.iteration)
-    else:
-        phase = keys.phase_before(call.iteration) if call.kind.span == "iterations" else None
+        return keys.parameters_in(call.iteration)
+    phase = keys.phase_before(call.iteration) if call.kind.span == "iterations" else None
     return keys.hyper_params if phase is None else phase.hyper_params
 
 

@@ -100,7 +100,7 @@ def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
             stage = _planned(store, call, experiment.index, preferred.get(keys.arm, ()))
             if plays(keys, call):
                 estimate = estimates.get((call.stage, call.iteration))
-                num_rollouts = rollouts.get(call.stage, 0)
+                num_rollouts = rollouts.get((call.stage, call.iteration), 0)
                 tokens = token_upper_bound(store, keys, call)
                 stage = replace(stage, estimate=estimate, num_rollouts=num_rollouts, tokens=tokens)
             stages.append(stage)
@@ -116,7 +116,8 @@ def remaining_steps(experiment: ResolvedExperiment) -> Counter[str]:
         rollouts = count_rollouts(store, keys)
         for call in flatten_steps(keys.stages(layout)):
             if store.peek(call.key, allow_stale=True) is None:
-                played = rollouts.get(call.stage, 0) if plays(keys, call) else 0
+                count = rollouts.get((call.stage, call.iteration), 0)
+                played = count if plays(keys, call) else 0
                 steps[call.stage] += num_steps(keys, call) or played
     return +steps
 

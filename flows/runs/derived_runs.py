@@ -23,7 +23,6 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import ITERATION_STAGES, RunManifest
 from ratchet.tracking.run_folder import find_run
 from tasks.stages.families import make_keys
-from tasks.stages.trained_keys import TrainedKeys
 from tasks.text.keys import TextArmKeys
 
 if TYPE_CHECKING:
@@ -131,19 +130,17 @@ def _check_state(
 ) -> None:
     for arm, hyper_params in arms.items():
         keys = make_keys(arm, hyper_params, base_dir=base_dir)
+        started = iteration
         if isinstance(keys, TextArmKeys):
-            _check_text_state(
-                manifest, arm, ForkPoint.from_stage(iteration, stage or ITERATION_STAGES[0])
-            )
-            continue
-        _check_tensor_state(manifest, parse_stage(f"{iteration}:{stage}".rstrip(":")))
+            point = ForkPoint.from_stage(iteration, stage or ITERATION_STAGES[0])
+            _check_text_state(manifest, arm, point)
+            started += point.index > 0
+        else:
+            _check_tensor_state(manifest, parse_stage(f"{iteration}:{stage}".rstrip(":")))
         if keys.phases:
             unchanged = HyperParameters.from_dict(manifest.arms[arm], base_dir)
             before = make_keys(arm, unchanged, base_dir=base_dir)
-            assert isinstance(before, TrainedKeys)  # the state belongs to the same family
-            _check_started_phase(
-                keys.phase_from(iteration), before.phase_before(iteration), iteration
-            )
+            _check_started_phase(keys.phase_from(iteration), before.phase_before(started), started)
 
 
 def _check_started_phase(phase: Phase | None, before: Phase | None, iteration: int) -> None:

@@ -9,7 +9,7 @@ unknown, and the budget counts each at its maximum when it occurs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,8 +18,9 @@ from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import AUTO_EPOCHS
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.parameters.chat_agents import TextAgentParameters
+from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.parameters.text_trainers import count_rollouts, count_tests
+from ratchet.parameters.text_trainers import TextRlParameters, count_rollouts, count_tests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +122,7 @@ def estimate_experiment(
     problem_tokens: int = PROBLEM_TOKENS,
     base_dir: Path | None = None,
 ) -> ExperimentEstimate:
-    """Estimate all stages of a text experiment.
+    """Estimate all stages of a text experiment, those of a phase with its parameters.
 
     Parameters
     ----------
@@ -139,10 +140,18 @@ def estimate_experiment(
     """
     from ratchet.protocols.registry import build_protocol_handler
 
-    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
-    episode = _LongestEpisode(hyper_params, handler, problem_tokens)
-    table = _Table(hyper_params, sampler, settings or ExperimentSettings(), episode)
-    return ExperimentEstimate(tuple(table.stages(num_train, num_test)))
+    def table(params: HyperParameters) -> _Table:
+        handler = build_protocol_handler(params, base_dir=base_dir)
+        episode = _LongestEpisode(params, handler, problem_tokens)
+        return _Table(params, sampler, settings or ExperimentSettings(), episode)
+
+    overall = table(hyper_params)
+    agents = tuple(overall.episode.agents)
+    spans = [
+        _Span(range(phase.start, phase.stop), table(phase.hyper_params), phase.learners)
+        for phase in read_phases(hyper_params, agents)
+    ] or [_Span(range(hyper_params.rl.num_iterations), overall, agents)]
+    return ExperimentEstimate(tuple(overall.stages(num_train, num_test, spans)))
 
 
 def estimate_auxiliary_calls(
@@ -193,7 +202,7 @@ class _LongestEpisode:
                 )
             self.agents[name] = parameters
         self._problem_tokens = problem_tokens
-        active = handler.can_be_active_mask.any(-1).tolist()
+        active = handler.can_be_active_mask.any(-1).tolist()[: handler.played_message_rounds]
         self.rounds: list[list[str]] = [
             [name for name, acts in zip(self.agents, row, strict=True) if acts] for row in active
         ]
@@ -224,6 +233,15 @@ class _LongestEpisode:
         return self._problem_tokens + message_tokens
 
 
+@dataclass(frozen=True)
+class _Span:
+    """Iterations with the same estimates and learners: those of a phase, or all."""
+
+    iterations: range
+    table: _Table
+    learners: Collection[str]
+
+
 class _Table:
     """Estimates of all stages."""
 
@@ -236,30 +254,42 @@ class _Table:
     ) -> None:
         self._hyper_params = hyper_params
         self._settings = settings
-        self._episode = episode
+        self.episode = episode
         self._prices = PriceTable.load(settings.prices)
         self._is_known = sampler.declares_sample_count()
         self._branches = sampler.responses_per_step(hyper_params)
         self._redraws = sampler.redraws_per_turn(hyper_params)
         self._examples = sampler.examples_per_rollout(hyper_params, len(episode.rounds))
 
-    def stages(self, num_train: int, num_test: int) -> Iterator[StageEstimate]:
-        """Return all stages in order."""
-        rl, text_rl = self._hyper_params.rl, self._hyper_params.text_rl
-        per_iteration = count_rollouts(text_rl, rl.rollouts_per_iteration, num_train)
-        tested = count_tests(text_rl, per_iteration, num_test)
-        last = rl.num_iterations - 1
-        for iteration in range(rl.num_iterations):
-            yield self._playing(
-                "sample_rollouts", iteration, per_iteration, self._branches, self._redraws
-            )
-            tests = {"all": True, "last": iteration == last, "none": False}
-            if tests.get(text_rl.test_scheme, iteration in (0, last)):
-                yield self._playing("test_during_training", iteration, tested, 1, {})
-            if iteration < last:
-                earlier = iteration if text_rl.fine_tune_on_all_previous_rollouts else 0
-                yield self._training(iteration, per_iteration * (1 + earlier))
+    def stages(
+        self, num_train: int, num_test: int, spans: Sequence[_Span]
+    ) -> Iterator[StageEstimate]:
+        """Return all stages in order; tests have these parameters, training those of its span."""
+        tested = count_tests(self._text_rl, self._count_rollouts(num_train), num_test)
+        last = spans[-1].iterations[-1] if spans[-1].iterations else -1
+        for span in spans:
+            for iteration in span.iterations:
+                yield span.table.sampling(iteration, num_train)
+                tests = {"all": True, "last": iteration == last, "none": False}
+                if tests.get(self._text_rl.test_scheme, iteration in (0, last)):
+                    yield self._playing("test_during_training", iteration, tested, 1, {})
+                if iteration < last:
+                    yield span.table.training(iteration, span, num_train)
         yield self._playing("test", -1, tested, 1, {})
+
+    def sampling(self, iteration: int, num_train: int) -> StageEstimate:
+        """Return the estimate of an iteration's rollouts."""
+        games = self._count_rollouts(num_train)
+        return self._playing("sample_rollouts", iteration, games, self._branches, self._redraws)
+
+    @property
+    def _text_rl(self) -> TextRlParameters:
+        text_rl: TextRlParameters = self._hyper_params.text_rl
+        return text_rl
+
+    def _count_rollouts(self, num_train: int) -> int:
+        requested = self._hyper_params.rl.rollouts_per_iteration
+        return count_rollouts(self._text_rl, requested, num_train)
 
     def _playing(
         self,
@@ -274,8 +304,8 @@ class _Table:
         estimate = StageEstimate(stage, iteration)
         chain_seconds = 0.0
         is_tuned = iteration > 0 or (iteration < 0 and self._hyper_params.rl.num_iterations > 1)
-        for name, calls, prompt_tokens in self._episode.calls(branches, redraws):
-            agent = self._episode.agents[name]
+        for name, calls, prompt_tokens in self.episode.calls(branches, redraws):
+            agent = self.episode.agents[name]
             prompt, completion = (calls * games * n for n in (prompt_tokens, agent.max_tokens))
             price = self._price(agent, is_tuned=is_tuned)
             cost = price.of_call(prompt, completion) if price else 0.0
@@ -295,16 +325,20 @@ class _Table:
         limited = _limit_seconds(estimate, self._settings)
         return replace(estimate, seconds=max(waves * chain_seconds, limited))
 
-    def _training(self, iteration: int, games: int) -> StageEstimate:
+    def training(self, iteration: int, span: _Span, num_train: int) -> StageEstimate:
+        """Return the estimate of an iteration's jobs."""
+        is_all = self._text_rl.fine_tune_on_all_previous_rollouts
+        earlier = iteration - span.iterations.start if is_all else 0
+        games = self._count_rollouts(num_train) * (1 + earlier)
         estimate = StageEstimate("await_fine_tune_jobs", iteration, is_known=self._is_known)
         if not self._is_known:
             return estimate
-        for agent in self._episode.agents.values():
-            if agent.freeze_agent or agent.use_dummy_api:
+        for name, agent in self.episode.agents.items():
+            if name not in span.learners or agent.freeze_agent or agent.use_dummy_api:
                 continue
             epochs = agent.fine_tuning.n_epochs or AUTO_EPOCHS
             examples = games * self._examples
-            tokens = math.ceil(examples * self._episode.transcript_tokens) * epochs
+            tokens = math.ceil(examples * self.episode.transcript_tokens) * epochs
             price = self._price(agent, is_tuned=False)
             embedded = Endpoint.of(agent).is_embedded
             cost = price.of_training(tokens) if price else 0.0

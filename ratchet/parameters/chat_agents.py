@@ -173,6 +173,10 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
         FineTuningServiceParameters()
     )
 
+    def never_learns_by(self) -> str | None:
+        """Return the parameter by which the agent never learns, if any."""
+        return "freeze_agent" if self.freeze_agent else None
+
     @property
     def max_tokens(self) -> int:
         """The bound on a completion's tokens: as given, or 1.5 for each word."""

@@ -23,13 +23,17 @@ from ratchet.parameters.reading.deep_merge import change_every_agent, merge_agen
 if TYPE_CHECKING:
     from ratchet.parameters.phases import PhaseParameters
 
-_CHANGEABLE = {Purpose.LEARNING, Purpose.CRITIC, Purpose.GAME, Purpose.SPEECH}
+_LEARNING = {Purpose.LEARNING, Purpose.FINE_TUNING, Purpose.SPEECH}
+_CHANGEABLE = _LEARNING | {Purpose.CRITIC, Purpose.GAME}
 _OF_ALL_PHASES = (
     *("language.engine", "language.mode", "language.train_service"),
     "on_policy_distillation.teacher",
 )
 """Code, files and processes that stages of all phases share."""
-_AMOUNTS = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
+_AMOUNTS = (
+    *("rl.frames_per_batch", "rl.rollouts_per_iteration", "rl.steps_per_env_per_iteration"),
+    "text_rl.rollouts_per_datapoint",
+)
 """Amounts of sampling, which do not affect the networks."""
 _FLAGS = {"hand_made": "use_manual_architecture", "random": "is_random"}
 _ROUNDS = {
@@ -200,6 +204,9 @@ def _parameters_of(
     data["rl"] = {**data["rl"], "num_iterations": phase.num_iterations}
     data = _with_rounds(data, base, phase)
     data["agents"] = _agents_of(base, phase, learners, data["agents"])
+    redraws = data["pure_text_grpo"]["redraws"]  # unused for agents that do not learn, but billed
+    redraws = {name: number for name, number in redraws.items() if name in learners}
+    data["pure_text_grpo"] = {**data["pure_text_grpo"], "redraws": redraws}
     try:
         return HyperParameters.from_dict(data)
     except RatchetError as error:
@@ -226,10 +233,11 @@ def _agents_of(
             agent["update_schedule"] = off
         partner = phase.partners.get(name)
         if partner is not None and partner.kind in _FLAGS:
-            if base.agents[name].learns_tokens:
+            if base.agents[name].learns_tokens or base.agents[name].is_text:
                 raise ParameterError(
                     f"phases.{phase.name}.partners.{name}: got {partner.kind!r} for a language"
-                    " model, expected 'frozen' or 'pool'. Set model: random for all phases."
+                    " model, expected 'frozen' or 'pool'. If it is trained here, model: random"
+                    " replaces it in all phases."
                 )
             agent |= dict.fromkeys(_FLAGS.values(), False)
             agent |= {_FLAGS[partner.kind]: True, "load_checkpoint_and_parameters": False}
@@ -307,8 +315,7 @@ def _check_change(base: HyperParameters, path: str, where: str, learners: Collec
             " with its min_message_rounds and max_message_rounds, outside changes."
         )
     purposes = SECTIONS[section].purposes.get(field, frozenset(_CHANGEABLE))  # if undeclared
-    is_amount = section == "rl" and field in _AMOUNTS
-    if not is_amount and (Purpose.DATA in purposes or not purposes & _CHANGEABLE):
+    if path not in _AMOUNTS and (Purpose.DATA in purposes or not purposes & _CHANGEABLE):
         what = ", ".join(sorted(purpose.value for purpose in purposes))
         raise ParameterError(
             f"{where}: is read for {what}, which must be the same in all phases, expected"
@@ -323,12 +330,17 @@ def _check_agent_change(
     if field in _FLAGS.values():
         kind = next(kind for kind, flag in _FLAGS.items() if flag == field)
         raise ParameterError(f"{where}: set `partners: {{{name}: {kind}}}` instead.")
+    if field in ("freeze_agent", "fine_tuning_service"):
+        raise ParameterError(
+            f"{where}: must be the same in all phases. Change it for the experiment; the phase's"
+            " learners decide which models are fine-tuned."
+        )
     if field == "update_schedule" and name not in (*learners, DEFAULT_AGENT):
         raise ParameterError(f"{where}: {name!r} does not learn in this phase. Leave it out.")
     model: type[BaseModel] = type(base.agents[name])
     purposes = declared_purposes(model).get(field)
-    if purposes is not None and not purposes & {Purpose.LEARNING, Purpose.SPEECH}:
+    if purposes is not None and not purposes & _LEARNING:
         raise ParameterError(
-            f"{where}: affects the agent's network, which must be the same in all phases,"
+            f"{where}: affects the agent's network or model, which must be the same in all phases,"
             " expected how it learns or speaks, such as body_lr_factor."
         )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tasks.stages.decorator import Stage
     from tasks.stages.keys import BaseKeys
     from tasks.stages.session import RunBilling
-    from trainers.base import Trainer
 
 AnyKeys: TypeAlias = ArmKeys | LanguageArmKeys | TextArmKeys
 AnySession: TypeAlias = ArmSession | TextArmSession
@@ -41,6 +40,7 @@ def make_keys(
     Raises UnknownNameError if there is no such trainer.
     """
     from trainers.registry import trainer_class
+    from trainers.text.components import has_text_stages
 
     trainer = trainer_class(hyper_params, base_dir)
     family: type[AnyKeys] = TextArmKeys if has_text_stages(trainer) else ArmKeys
@@ -76,10 +76,3 @@ def open_session(
     if isinstance(keys, LanguageArmKeys):
         return LanguageArmSession(keys, settings, store)
     return ArmSession(keys, settings, store)
-
-
-def has_text_stages(trainer: type[Trainer]) -> bool:
-    """Return whether a trainer's iterations are split into the stages of chat models."""
-    from trainers.text.components import TextTrainerComponents
-
-    return issubclass(trainer, TextTrainerComponents) and trainer.supports_stages()

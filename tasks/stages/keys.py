@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from ratchet.errors import ParameterError, shown
 from ratchet.parameters.agents import AgentsParameters
+from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.key_inputs import data_parameters, without_paths
 from ratchet.scenarios.base import digests
 from ratchet.store.closure import KnownCode, is_project
@@ -28,6 +29,7 @@ from ratchet.tracking.stage_kinds import KINDS, TEST, StageKind
 from tasks.stages.calls import StageCall, Step
 
 if TYPE_CHECKING:
+    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.base import Scenario
@@ -162,6 +164,38 @@ class BaseKeys(ABC):
     def num_iterations(self) -> int:
         """The number of the arm's training iterations."""
 
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of training with their parameters; empty without phases."""
+        if not self.hyper_params.phases:
+            return ()
+        return read_phases(self.hyper_params, tuple(self._handler.agent_names))
+
+    def phase_from(self, iteration: int) -> Phase | None:
+        """Return the phase of the iteration that starts at this state; None without phases."""
+        return next((phase for phase in self.phases if iteration < phase.stop), self._last_phase)
+
+    def phase_before(self, iteration: int) -> Phase | None:
+        """Return the phase that contains or ends with this state; None without phases."""
+        return next((phase for phase in self.phases if iteration <= phase.stop), self._last_phase)
+
+    @property
+    def _last_phase(self) -> Phase | None:
+        return self.phases[-1] if self.phases else None
+
+    def parameters_in(self, iteration: int) -> HyperParameters:
+        """Return the parameters of a training iteration: those of its phase, if any."""
+        phase = self.phase_from(iteration)
+        return self.hyper_params if phase is None else phase.hyper_params
+
+    def pool_inputs(self, phase: Phase) -> dict[str, str]:
+        """Return the states of a phase's pools as inputs of a stage: name → key."""
+        return {
+            f"pool.{agent}.{iteration}": self.state_key(iteration)
+            for agent, iterations in (phase.pools or {}).items()
+            for iteration in iterations
+        }
+
     @property
     def only_tests(self) -> bool:
         """Whether the arm is a retest: only tests the states of an earlier run."""
@@ -171,6 +205,10 @@ class BaseKeys(ABC):
     @abstractmethod
     def needed_states(self) -> list[tuple[str, int]]:
         """The stages whose results a retest tests: name and iteration."""
+
+    @abstractmethod
+    def state_key(self, iteration: int) -> str:
+        """Return the key of the stage whose result is the state after this many iterations."""
 
     @property
     @abstractmethod

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ratchet.parameters.curriculum import read_phases
 from ratchet.plugins import paths_from
 from ratchet.store.keys import stage_key
 from tasks.stages.calls import TEST_DATASET, StageCall, Step
@@ -40,13 +39,6 @@ class TrainedKeys(BaseKeys):
         with paths_from(self.base_path):
             return self.staged_class.count_train_iterations(self.hyper_params)
 
-    @cached_property
-    def phases(self) -> tuple[Phase, ...]:
-        """The phases of training with their parameters; empty without phases."""
-        if not self.hyper_params.phases:
-            return ()
-        return read_phases(self.hyper_params, tuple(self._handler.agent_names))
-
     @property
     def boundaries(self) -> tuple[int, ...]:
         """The ends of phases, and the iterations of policy pools."""
@@ -57,18 +49,6 @@ class TrainedKeys(BaseKeys):
             for iteration in iterations
         }
         return tuple(sorted({*members, *(phase.stop for phase in self.phases)}))
-
-    def phase_from(self, iteration: int) -> Phase | None:
-        """Return the phase of the iteration that starts at this state; None without phases."""
-        return next((phase for phase in self.phases if iteration < phase.stop), self._last_phase)
-
-    def phase_before(self, iteration: int) -> Phase | None:
-        """Return the phase that contains or ends with this state; None without phases."""
-        return next((phase for phase in self.phases if iteration <= phase.stop), self._last_phase)
-
-    @property
-    def _last_phase(self) -> Phase | None:
-        return self.phases[-1] if self.phases else None
 
     def begun_phase(self, iteration: int) -> Iterator[StageCall]:
         """Yield the initial state of a phase that starts with an iteration."""
@@ -158,11 +138,10 @@ class TrainedKeys(BaseKeys):
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
             "state": self.state_key(phase.start),
+            **self.pool_inputs(phase),
         }
         if phase.fresh:
             inputs["first"] = self.state_key(0)
-        for agent, iterations in (phase.pools or {}).items():
-            inputs |= {f"pool.{agent}.{each}": self.state_key(each) for each in iterations}
         return self._call(
             "phase_state",
             inputs,

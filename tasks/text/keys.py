@@ -13,13 +13,15 @@ from tasks.stages.calls import TEST_DATASET, StageCall, Step
 from tasks.stages.keys import BaseKeys, StageLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ratchet.tracking.manifest import ModelKind
     from trainers.text.base import PureTextRlTrainer
     from trainers.text.state import TrainLoopStage
 
 CHAT_KINDS = (BUILD_SCENARIO, INITIAL_STATE, *CHAT_ITERATION, TEST)
+_OF_PHASES = {"sample_rollouts", "log_stats", "create_fine_tune_jobs", "await_fine_tune_jobs"}
+"""Stages that read the parameters of their phase; tests read the experiment's."""
 _SAMPLING = ("sample_rollouts", "test_during_training", "test")
 _LEARNING = {
     "_stage_create_fine_tune_jobs",
@@ -52,7 +54,8 @@ class TextArmKeys(BaseKeys):
     """Stages of an arm of chat models.
 
     The state at the start of iteration i comes from ``await_fine_tune_jobs`` of iteration
-    i − 1, that of iteration 0 from ``initial_state``. The last iteration has no jobs.
+    i − 1, that of iteration 0 from ``initial_state``. The last iteration of the last phase has no
+    jobs.
     """
 
     family_kinds = CHAT_KINDS
@@ -107,7 +110,9 @@ class TextArmKeys(BaseKeys):
 
     def sample_rollouts(self, iteration: int) -> StageCall:
         """Return the stage that samples the rollouts of an iteration."""
-        return self._sampling("sample_rollouts", iteration, self.state_key(iteration))
+        phase = self.phase_from(iteration)
+        pools = {} if phase is None else self.pool_inputs(phase)
+        return self._sampling("sample_rollouts", iteration, self.state_key(iteration), pools)
 
     def log_stats(self, iteration: int) -> StageCall:
         """Return the stage that computes the statistics of an iteration's rollouts."""
@@ -139,7 +144,8 @@ class TextArmKeys(BaseKeys):
 
     def test(self, dataset: str = TEST_DATASET) -> StageCall:
         """Return the stage that tests the final state on a dataset."""
-        return self._sampling("test", self.num_iterations, self.final_state_key, dataset)
+        inputs = {"dataset": dataset}
+        return self._sampling("test", self.num_iterations, self.final_state_key, inputs, dataset)
 
     def state_key(self, iteration: int) -> str:
         """Return the key of the stage whose result is the state at an iteration's start."""
@@ -162,10 +168,15 @@ class TextArmKeys(BaseKeys):
         return [("initial_state", 0), *(("await_fine_tune_jobs", done) for done in jobs)]
 
     def earlier_rollouts(self, iteration: int) -> list[StageCall]:
-        """Return the earlier stages whose rollouts an iteration also trains on, oldest first."""
-        if not self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
+        """Return the earlier stages whose rollouts an iteration also trains on, oldest first.
+
+        Those of its phase.
+        """
+        if not self.parameters_in(iteration).text_rl.fine_tune_on_all_previous_rollouts:
             return []
-        return [self.sample_rollouts(earlier) for earlier in range(iteration)]
+        phase = self.phase_from(iteration)
+        first = 0 if phase is None else phase.start
+        return [self.sample_rollouts(earlier) for earlier in range(first, iteration)]
 
     def iteration_stages(self, iteration: int) -> list[TrainLoopStage]:
         """Return the names of an iteration's stages."""
@@ -194,22 +205,33 @@ class TextArmKeys(BaseKeys):
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
-        return self.text_class.stage_key_parameters(self.hyper_params, stage, iteration)
+        phase = self.phase_from(iteration) if stage in _OF_PHASES else None
+        hyper_params = self.hyper_params if phase is None else phase.hyper_params
+        read = self.text_class.stage_key_parameters(hyper_params, stage, iteration)
+        if phase is not None and phase.fresh and iteration == phase.start:
+            read["fresh"] = sorted(phase.fresh)
+        return read
 
     def _ends_training(self, stage: str, iteration: int) -> bool:
-        return stage == "log_stats" and iteration == self.num_iterations - 1
+        ends = {phase.stop for phase in self.phases} or {self.num_iterations}
+        return stage == "log_stats" and iteration + 1 in ends
 
-    def _sampling(self, stage: str, iteration: int, state: str, dataset: str = "") -> StageCall:
-        """Return a stage that samples from the models of a state."""
-        inputs: dict[str, str | int] = {"data": self.build_scenario().key, "state": state}
-        if dataset:
-            inputs["dataset"] = dataset
-        return self._in_iteration(stage, iteration, inputs, dataset)
+    def _sampling(
+        self,
+        stage: str,
+        iteration: int,
+        state: str,
+        further: Mapping[str, str] | None = None,
+        detail: str = "",
+    ) -> StageCall:
+        """Return a stage that samples from the models of a state, with further inputs."""
+        inputs = {"data": self.build_scenario().key, "state": state, **(further or {})}
+        return self._in_iteration(stage, iteration, inputs, detail)
 
     def _in_iteration(
-        self, stage: str, iteration: int, inputs: dict[str, str | int], detail: str = ""
+        self, stage: str, iteration: int, inputs: Mapping[str, str | int], detail: str = ""
     ) -> StageCall:
-        return self._call(stage, inputs, iteration=iteration, detail=detail)
+        return self._call(stage, dict(inputs), iteration=iteration, detail=detail)
 
     def _trainer_of(self, stage: str) -> type:
         """Return the class that samples, without a subclass that only changes the training data.

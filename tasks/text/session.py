@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ratchet.language_models.auxiliary_calls import ModelCalls
+    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.base import Dataset
@@ -66,8 +67,8 @@ class TextArmSession(BaseSession):
         self._datasets: Mapping[str, Dataset] | None = None
         self._lock = threading.Lock()
 
-    def new_trainer(self, *, calls: bool = False) -> PureTextRlTrainer:
-        """Build a trainer for one stage.
+    def new_trainer(self, phase: Phase | None = None, *, calls: bool = False) -> PureTextRlTrainer:
+        """Build a trainer for one stage, with the parameters of a phase or the experiment's.
 
         ``calls``: whether the stage calls a service, which is then started; the trainer is billed
         in the run's ledger.
@@ -78,24 +79,62 @@ class TextArmSession(BaseSession):
         if calls:
             settings = settings.model_copy(update={"budget": self.billing.left})
             self.make_services_ready()
+        hyper_params = keys.hyper_params if phase is None else phase.hyper_params
         instance = assemble_scenario_instance(
-            keys.hyper_params, settings, self.datasets, keys.text_class.trainer_type, keys.base_path
+            hyper_params, settings, self.datasets, keys.text_class.trainer_type, keys.base_path
         )
-        trainer = keys.text_class(keys.hyper_params, instance, settings)
+        trainer = keys.text_class(hyper_params, instance, settings)
         trainer.ledger = self.billing.ledger
+        trainer.phase = phase
         return trainer
 
-    def trainer_at(self, key: str, *, calls: bool = False) -> PureTextRlTrainer:
+    def trainer_at(
+        self, key: str, phase: Phase | None = None, *, calls: bool = False
+    ) -> PureTextRlTrainer:
         """Build a trainer with the final state of a stored stage."""
-        trainer = self.new_trainer(calls=calls)
-        folder = self.store.open(key) / STATE_FOLDER
-        trainer.state = self.keys.trainer_class.State.load(folder)
+        trainer = self.new_trainer(phase, calls=calls)
+        trainer.state = self._load_state(key)
         return trainer
+
+    def trainer_in(
+        self, iteration: int, *, calls: bool = False, callbacks: State | None = None
+    ) -> PureTextRlTrainer:
+        """Build the trainer of an iteration's phase, with the iteration's initial state.
+
+        ``callbacks``: a state whose callbacks replace those of the initial state.
+        """
+        phase = self.keys.phase_from(iteration)
+        trainer = self.trainer_at(self.keys.state_key(iteration), phase, calls=calls)
+        if callbacks is not None:
+            trainer.load_callbacks(callbacks)
+        if phase is not None and iteration == phase.start:
+            trainer.begin_phase()
+        return trainer
+
+    def put_pool_members(self, trainer: PureTextRlTrainer, iteration: int) -> None:
+        """Let agents that an iteration's phase samples from pools act as their members."""
+        phase = self.keys.phase_from(iteration)
+        if phase is None or not phase.pools:
+            return
+        from trainers.pools import member_name, sampled_members  # torch takes seconds
+
+        pool = {
+            member_name(agent, done): self.keys.state_key(done)
+            for agent, iterations in phase.pools.items()
+            for done in iterations
+        }
+        seed = self.keys.hyper_params.seed
+        for agent, member in sampled_members(pool, seed=seed, iteration=iteration).items():
+            trainer.act_as(agent, self._load_state(pool[member]))
 
     def state_of(self, call: StageCall) -> State | None:
         """Read the final state of a stored stage; None if it has none."""
-        folder = self.store.open(call.key) / STATE_FOLDER
-        return self.keys.trainer_class.State.load(folder) if folder.is_dir() else None
+        has_state = (self.store.open(call.key) / STATE_FOLDER).is_dir()
+        return self._load_state(call.key) if has_state else None
+
+    def _load_state(self, key: str) -> State:
+        state: State = self.keys.trainer_class.State.load(self.store.open(key) / STATE_FOLDER)
+        return state
 
     def watched(self, call: StageCall) -> AbstractContextManager[None]:
         """Return the context in which a stage spends money."""

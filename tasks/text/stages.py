@@ -46,9 +46,10 @@ def initial_state(call: StageCall, folder: Path, session: TextArmSession) -> Met
 def sample_rollouts(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     """Sample the rollouts of an iteration; write them, their transcripts and their cost."""
     with session.watched(call):
-        trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
+        trainer = session.trainer_in(call.iteration, calls=True)
         if trainer.has_stopped:
             return []
+        session.put_pool_members(trainer, call.iteration)
         rollouts, usage = trainer.sample_rollouts(call.iteration, session.journal(call))
     _save(call, folder, session, rollouts, usage)
     values = {**usage_metrics(usage), **finite(trainer.stage_metrics)}
@@ -79,12 +80,9 @@ def _trainer_with_callbacks(call: StageCall, session: TextArmSession) -> PureTex
     """
     keys = session.keys
     if not keys.has_callbacks:
-        return session.new_trainer()
-    trainer = session.trainer_at(keys.state_key(call.iteration))
+        return session.new_trainer(keys.phase_from(call.iteration))
     before = session.state_of(keys.log_stats(call.iteration - 1)) if call.iteration else None
-    if before is not None:
-        trainer.load_callbacks(before)
-    return trainer
+    return session.trainer_in(call.iteration, callbacks=before)
 
 
 @waiting_stage
@@ -103,7 +101,7 @@ def test_during_training(call: StageCall, folder: Path, session: TextArmSession)
 def create_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     """Create the jobs; write the state that contains them. Metrics mark groups without a job."""
     keys = session.keys
-    trainer = session.trainer_at(keys.state_key(call.iteration), calls=True)
+    trainer = session.trainer_in(call.iteration, calls=True)
     if keys.is_steered and (after := session.state_of(keys.log_stats(call.iteration))) is not None:
         trainer.state = after
     if trainer.has_stopped:
@@ -125,7 +123,8 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
     resuming the run creates a new one.
     """
     jobs = session.keys.create_fine_tune_jobs(call.iteration)
-    trainer = session.trainer_at(jobs.key, calls=True)
+    phase = session.keys.phase_from(call.iteration)
+    trainer = session.trainer_at(jobs.key, phase, calls=True)
     if session.await_job is not None:
         trainer.around_job = partial(session.await_job, call)
     try:

@@ -234,7 +234,9 @@ def test_agents_of_a_pool_have_no_network_with_others():
             },
         ],
     )
-    with pytest.raises(ParameterError, match=r"second: partners: agents of a pool share one netw"):
+    with pytest.raises(
+        ParameterError, match="got a pool, but 'agent_1' shares a model with 'agent_2'"
+    ):
         check_combination(hyper_params)
 
 
@@ -249,5 +251,7 @@ def test_frozen_agents_have_no_network_with_one_that_learns():
         agents={"_default": {"shared_model_group": "both", "observes_agent_id": True}},
         phases=[phase],
     )
-    with pytest.raises(ParameterError, match="shares a network with one of them"):
+    with pytest.raises(
+        ParameterError, match=r"'agent_0' shares a model with 'agent_1'.*both or none"
+    ):
         check_combination(hyper_params)

@@ -43,6 +43,10 @@ BILLING = {
     *("ModelCalls", "TextArmSession"),
 }
 """Billing of chat model stages and requests to services; services are not in keys."""
+CHAT_PHASES = [
+    {"name": "first", "num_iterations": 1, "learners": ["prover"]},
+    {"name": "second", "num_iterations": 1, "partners": {"prover": "pool"}, "fresh": ["verifier"]},
+]
 EXPERIMENTS = {
     "networks": {**PARAMETERS, "phases": PHASES},
     "library": {
@@ -59,7 +63,7 @@ EXPERIMENTS = {
         },
     },
     "language": {**LANGUAGE, "trainer": "grpo", "rl": {"num_iterations": 2}},
-    "chat": {**FAMILIES["chat"][1], "trainer": "pure_text_ei", "rl": {"num_iterations": 2}},
+    "chat": {**FAMILIES["chat"][1], "trainer": "pure_text_ei", "rl": {}, "phases": CHAT_PHASES},
 }
 
 

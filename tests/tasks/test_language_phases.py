@@ -222,7 +222,7 @@ def test_models_are_released_with_their_trainer(played, tmp_path):
         ),
         (
             {**changed(2), "phases": [PHASES[2]], "agents": {"_default": SHARED}},
-            "'player_0' is not among them, but shares a model",
+            "'player_0' shares a model with",
         ),
     ],
     ids=[

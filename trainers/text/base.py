@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ratchet.errors import CheckPointNotFoundError, FineTuneError, StateError
+from ratchet.errors import CheckPointNotFoundError, FineTuneError, ParameterError, StateError
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
@@ -43,7 +43,13 @@ class PureTextRlTrainer(TextTrainerStages):
 
         A run with an id saves a checkpoint after each stage; a killed one continues after its last
         finished stage, and repeats no finished call. Without an id, files are temporary.
+        Raises ParameterError if there are phases, each of which needs a separate trainer.
         """
+        if self.hyper_params.phases:
+            raise ParameterError(
+                f"phases: got {len(self.hyper_params.phases)}, which train() does not support,"
+                " expected none. Run the experiment with `ratchet run`, or run_experiment."
+            )
         saves = self.checkpoint_files.name is not None and not self.settings.test_run
         with ExitStack() as stack:
             if saves:

@@ -6,6 +6,7 @@ A layer between ``Trainer`` and ``PureTextRlTrainer``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +23,7 @@ from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
 
 if TYPE_CHECKING:
+    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
@@ -45,9 +47,11 @@ class TextTrainerComponents(Trainer):
         "combined_agent": "the chat models are self.text_agents[NAME]",
     }
     trainer_type = "pure_text"
-    traits = TrainerTraits(plays_text=True, instead_of_callbacks=None)
+    traits = TrainerTraits(plays_text=True, supports_phases=True, instead_of_callbacks=None)
     State = TrainerState
     scenario_instance: TextScenarioInstance
+    phase: Phase | None = None
+    """The phase of the experiment that this trainer runs; the parameters are the phase's."""
 
     def __init__(
         self,
@@ -96,7 +100,8 @@ class TextTrainerComponents(Trainer):
     def is_learning(self, agent_name: str) -> bool:
         """Return whether an agent learns in this iteration: not frozen, and its schedule is on."""
         agent = self.hyper_params.agents[agent_name]
-        return not agent.freeze_agent and agent.update_schedule.is_on(self._iteration, agent_name)
+        iteration = self._iteration - self.first_iteration
+        return not agent.freeze_agent and agent.update_schedule.is_on(iteration, agent_name)
 
     @property
     def learning_model_groups(self) -> dict[str, list[str]]:
@@ -185,6 +190,34 @@ class TextTrainerComponents(Trainer):
     def _iterations_done(self) -> int:
         return self._iteration
 
+    # -- phases ----------------------------------------------------------------------------
+
+    @property
+    def first_iteration(self) -> int:
+        """The iteration at which schedules start: 0, or the phase's first."""
+        return 0 if self.phase is None else self.phase.start
+
+    def begin_phase(self) -> None:
+        """Start the phase from the state that the previous one ended with.
+
+        Groups of ``fresh`` agents have their first model again, which the next job starts from;
+        callbacks start over, except those that span phases.
+        """
+        assert self.phase is not None  # otherwise there is nothing to start
+        for group in self.shared_model_groups.values():
+            if not set(group.agent_names).isdisjoint(self.phase.fresh):
+                first = group.base_model_name
+                group.state = replace(
+                    group.state, current_model_name=first, called_as=None, token_training=None
+                )
+        self.callbacks.load_spanning(self.callbacks.take_values(), {})
+
+    def act_as(self, agent_name: str, earlier: TrainerState) -> None:
+        """Let an agent act with its model of an earlier state; do not store the state after it."""
+        agent = earlier.agents[agent_name]
+        group = self.shared_model_groups[agent.shared_model_group]
+        group.state = replace(group.state, current_model_name=agent.model_name, called_as=None)
+
     # -- callbacks -------------------------------------------------------------------------
 
     @cached_property
@@ -230,3 +263,8 @@ class TextTrainerComponents(Trainer):
                 f"{type(self).__name__}: got iteration {iteration}, but the state is in iteration"
                 f" {self._iteration}, or missing. Set the state of that iteration first."
             )
+
+
+def has_text_stages(trainer: type[Trainer]) -> bool:
+    """Return whether a trainer's iterations are split into the stages of chat models."""
+    return issubclass(trainer, TextTrainerComponents) and trainer.supports_stages()

@@ -55,12 +55,12 @@ class PureTextEiTrainer(PureTextRlTrainer):
         self, agent: str, rollouts: NestedArrayDict
     ) -> tuple[NestedArrayDict, NestedArrayDict]:
         """Sample the rollouts whose guesses are replaced; return them and the others."""
-        text_rl, iteration = self.hyper_params.text_rl, self.state.iteration
+        text_rl = self.hyper_params.text_rl
         proportion = selection.guess_replacement_proportion(
             text_rl.verifier_guess_replacement_proportion,
             text_rl.verifier_guess_replacement_annealing,
             text_rl.verifier_guess_replacement_annealing_rate,
-            iteration,
+            self.state.iteration - self.first_iteration,
         )
         generator = self._generator("guess_replacement", agent)
         replaced, rest = selection.set_aside(len(rollouts), proportion, generator)

@@ -255,8 +255,8 @@ class TextTrainerStages(TextTrainerComponents):
 
     @property
     def num_train_iterations(self) -> int:
-        """The number of training iterations."""
-        return self.count_train_iterations(self.hyper_params)
+        """The number of training iterations, with those of earlier phases."""
+        return self.first_iteration + self.count_train_iterations(self.hyper_params)
 
     def sample_rollouts(
         self, iteration: int, journal_path: Path
@@ -329,8 +329,8 @@ class TextTrainerStages(TextTrainerComponents):
 
         None are created once a callback has stopped the run. A repeated call with the same
         arguments finds the existing jobs. Not for the last iteration. ``previous_rollouts`` are
-        those of all earlier iterations, in order, if ``text_rl.fine_tune_on_all_previous_rollouts``
-        is set.
+        those of all earlier iterations of the phase, in order, if
+        ``text_rl.fine_tune_on_all_previous_rollouts`` is set.
         """
         self._check_iteration(iteration)
         if not self.has_stopped:
@@ -347,10 +347,11 @@ class TextTrainerStages(TextTrainerComponents):
         previous_rollouts: Sequence[NestedArrayDict],
     ) -> None:
         if self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
-            if len(previous_rollouts) != iteration:
+            expected = iteration - self.first_iteration
+            if len(previous_rollouts) != expected:
                 raise ParameterError(
                     f"create_fine_tune_jobs: got the rollouts of {len(previous_rollouts)} earlier"
-                    f" iterations, expected {iteration}."
+                    f" iterations, expected {expected}."
                 )
             batches = [*previous_rollouts, rollouts]
             even_out_tokens(batches)
@@ -379,7 +380,8 @@ class TextTrainerStages(TextTrainerComponents):
         return self.state
 
     def _place(self, iteration: int) -> str:
-        return f"iteration {iteration + 1} of {self.num_train_iterations}"
+        progress = f"iteration {iteration + 1} of {self.num_train_iterations}"
+        return progress if self.phase is None else f"phase {self.phase.name}, {progress}"
 
     def _describe(self, description: str, iteration: int | Literal["test"]) -> None:
         """Report the current stage and iteration to the progress reporter."""

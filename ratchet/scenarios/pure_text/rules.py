@@ -311,8 +311,9 @@ class RoundRules:
         rounds = torch.arange(self.num_rounds)
         active = self.handler.get_active_agents_mask_from_rounds_and_seed(rounds, seed).tolist()
         decides = self.handler.get_can_decide_mask_from_rounds_and_seed(rounds, seed).tolist()
+        played = range(self.handler.played_message_rounds)
         last = [
-            max((r for r in range(self.num_rounds) if any(active[r][a])), default=-1)
+            max((r for r in played if any(active[r][a])), default=-1)
             for a in range(len(self.agent_names))
         ]
         min_decision_round = self.handler.min_message_rounds - 1
