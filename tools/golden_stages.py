@@ -182,6 +182,8 @@ def _record(folder: Path, manifest: dict[str, Any], names: dict[str, str]) -> di
         for point in manifest["metrics"]
     ]
     files = {path: entry["sha256"] for path, entry in manifest["files"].items()}
+    if manifest["stage"] == "rollouts":
+        files.pop("transcripts.jsonl", None)  # written from the rollouts, for people
     for path in files:
         if path.endswith(".json"):
             text = (folder / path).read_text()

@@ -18,9 +18,10 @@ from flows.runs.resolve import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.local import hash_file
-from ratchet.tracking.stage_kinds import BUILD_SCENARIO, kind_of
+from ratchet.tracking.stage_kinds import BUILD_SCENARIO, ROLLOUTS, kind_of
 from ratchet.tracking.trainer_files import METADATA_FILE
 from tasks.stages.families import open_session, stage_functions
+from tasks.stages.files import TRANSCRIPTS_FILE
 from tasks.stages.sequence import recorded_calls
 from tasks.stages.trained_keys import TrainedKeys
 from tasks.stages.undeclared_files import NOTED_FILE
@@ -194,14 +195,19 @@ def _compute(
 
 
 def _different_files(folder: Path, stored: Manifest) -> list[str]:
-    """Compare all files except those about the computation: versions, commit, files read."""
+    """Compare all files except those about the computation: versions, commit, files read.
+
+    And except transcripts of training rollouts, which are next to them in another file.
+    """
+    left_out = {METADATA_FILE, NOTED_FILE}
+    if stored.stage == ROLLOUTS.name:
+        left_out.add(TRANSCRIPTS_FILE)
     new = {
         path.relative_to(folder).as_posix(): hash_file(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != METADATA_FILE
+        if path.is_file() and path.name not in left_out
     }
-    metadata_files = (METADATA_FILE, NOTED_FILE)
-    old = {n: e.sha256 for n, e in stored.files.items() if Path(n).name not in metadata_files}
+    old = {n: e.sha256 for n, e in stored.files.items() if Path(n).name not in left_out}
     return [
         f"{name}: {_describe_difference(new.get(name), old.get(name))}"
         for name in sorted(new.keys() | old.keys())

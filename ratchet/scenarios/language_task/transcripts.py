@@ -85,7 +85,9 @@ def _transcript(
                 rewards[name.removeprefix(RETURN)] = reward
     rounds = _match_rounds(segments, tokenizers) if is_game else _rounds(segments, tokenizers)
     right = last.metrics.get(EXACT_MATCH)
+    roles = {segment.agent: segment.role for segment, _ in segments if segment.role}
     return {
+        **({"roles": roles} if roles else {}),
         "rollout": number,
         "datapoint_id": datapoint_id,
         "task_id": task.task_id,
@@ -94,7 +96,6 @@ def _transcript(
         "correct": None if right is None else right == 1.0,
         "rewards": rewards,
         "scores": dict(last.scores),
-        "roles": {segment.agent: segment.role for segment, _ in segments if segment.role},
         "finish_reason": last.finish_reason,
         "rounds": list(rounds),
     }
