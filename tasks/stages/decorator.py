@@ -164,8 +164,9 @@ def _compute(
             noted_files(call, session, claim.workdir),
             full_disk_explained(call, claim.workdir),
         ):
-            start = time.monotonic()
+            start, session.seconds_ahead = time.monotonic(), 0.0
             metrics = stage.work(call, claim.workdir, session)
+            seconds = time.monotonic() - start + session.seconds_ahead
         manifest = claim.commit(
             stage=call.stage,
             iteration=call.iteration,
@@ -174,7 +175,7 @@ def _compute(
             parameters=call.parameters,
             fingerprint=call.fingerprint,
             metrics=metrics,
-            seconds=time.monotonic() - start,
+            seconds=seconds,
             run_id=session.settings.run_id,
             versions=library_versions(),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -71,6 +72,8 @@ class BaseSession:
         Whether the stages are executed in sequence, so that the next one usually follows.
     noting, noted
         The context that notes the files that a stage's custom code reads, and these files.
+    seconds_ahead
+        How long results of the current stage were computed before it started.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class BaseSession:
         self._ahead: tuple[str, BackgroundWork[Any]] | None = None
         self.noting = ExitStack()
         self.noted: dict[str, Stamp] = {}
+        self.seconds_ahead = 0.0
 
     def make_services_ready(self) -> None:
         """Start the services of agents; called by each stage that may call a language model."""
@@ -152,15 +156,16 @@ class BaseSession:
             return
         if self.fresh or self.store.find(call.key) is None:
             self.noting.close()
-            self._ahead = key, BackgroundWork(partial(_with_reads, work, self.keys.folder))
+            self._ahead = key, BackgroundWork(partial(_observed, work, self.keys.folder))
 
     def take_ahead(self, key: str) -> Any:  # noqa: ANN401 -- of the function that computes it
         """Return the result computed ahead from a stage's state, or None; discard any other."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != key:
             return None
-        result, reads = ahead[1].result()
+        result, reads, seconds = ahead[1].result()
         self.noted.update(reads)
+        self.seconds_ahead = seconds
         return result
 
     def close(self) -> None:
@@ -170,11 +175,12 @@ class BaseSession:
         self.executor.shutdown()
 
 
-def _with_reads(work: Callable[[], Any], folder: Path) -> tuple[Any, dict[str, Stamp]]:
-    """Return the result of a function, and the files of a folder that are read meanwhile."""
+def _observed(work: Callable[[], Any], folder: Path) -> tuple[Any, dict[str, Stamp], float]:
+    """Return a function's result, the files of a folder that are read meanwhile, and its time."""
+    start = time.monotonic()
     with noted_reads(str(folder.resolve())) as reads:
         result = work()
-    return result, reads
+    return result, reads, time.monotonic() - start
 
 
 def _wait_for(future: Future[None], call: StageCall) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+import time
 from contextlib import closing, contextmanager
 
 import pytest
@@ -14,7 +15,8 @@ from ratchet.errors import StoreError
 from ratchet.store.claim import Claim
 from ratchet.store.store import StageStore
 from tasks.language.keys import LanguageArmKeys
-from tasks.stages import background
+from tasks.stages import background, decorator
+from tasks.stages import session as session_module
 from tasks.stages.driver import StageDriver, execute_stage, run_stages
 from tasks.stages.families import make_keys, open_session, stage_functions
 from tasks.stages.sequence import StoredStageLayout
@@ -47,6 +49,18 @@ VALIDATED = {
     "language_task": {**SMALL["language_task"], "num_validation": 2},
     "callbacks": [{"name": "keep_best", "metric": "actor/loss"}],
 }
+
+
+class Clock:
+    """The module ``time`` with a clock that only a test moves."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def __getattr__(self, name):
+        return getattr(time, name)
 
 
 class Runs:
@@ -345,6 +359,22 @@ def folder(tmp_path):
     (folder / "mine.py").write_text(EVALUATOR)
     (folder / "half.bonus").write_text("0.5")
     return folder
+
+
+def test_stages_have_the_time_of_what_was_computed_ahead_for_them(runs, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(session_module, "time", clock)
+    monkeypatch.setattr(decorator, "time", clock)
+    play = LanguageTrainer.play_rollouts
+
+    def play_for_a_minute(self, iteration, **cursor):
+        clock.now += 60.0
+        return play(self, iteration, **cursor)
+
+    monkeypatch.setattr(LanguageTrainer, "play_rollouts", play_for_a_minute)
+    with closing(runs.session(SMALL)) as session:
+        seconds = {(o.call.name, o.call.iteration): o.manifest.seconds for o in run_stages(session)}
+    assert [seconds["rollouts", iteration] for iteration in range(4)] == [60.0] * 4
 
 
 @pytest.mark.parametrize("per_task", [1, 2])
