@@ -210,7 +210,7 @@ def _links(run: ExperimentRun) -> list[str]:
     url = folder.manifest.tracking.get("url")
     links = []
     if url:
-        links += [f"- [The run in MLflow]({url}): metrics, report, transcripts, checkpoints"]
+        links += [f"- [The run in MLflow]({url}): metrics, report, transcripts, models"]
         links += [f"- [The report]({within_page(url, 'artifacts/report.html')})"]
     if folder.report_path.exists():
         links += [f"- Report: `{folder.report_path}` (`ratchet report {folder.run_id} --open`)"]
