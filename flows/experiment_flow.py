@@ -154,8 +154,7 @@ async def run_arm(
     await stages.run(keys.initial_stages())  # initial_state, pretrain, imitate
     async for iteration in in_thread(keys.iterations(layout)):
         await stages.run(iteration)  # train; of chat models sample_rollouts, log_stats, …
-    if keys.final_state_key is not None:
-        run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)
+    run.recorder.final_state(keys)
     await stages.run(keys.stages_of_trainer())
     await stages.run(keys.tests(layout))
     show({})  # clear the arm's metrics

@@ -64,6 +64,14 @@ FRAMES = {
         "replay_buffer": {"batch_size": 8},
     },
 }
+REPLAYED = {
+    "batches_per_iteration": 2,
+    "config": {
+        "collector": {"frames_per_batch": 24, "init_random_frames": 24},
+        "trainer": {"total_frames": 96, "optim_steps_per_batch": 2},
+        "replay_buffer": {"batch_size": 8},
+    },
+}
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "ppo": {**GRAPHS, "trainer": "vanilla_ppo", "rl": ROUNDS, "pretrain_agents": True},
     "reinforce": {**GRAPHS, "trainer": "reinforce", "rl": ROUNDS},
@@ -78,6 +86,28 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
         "language_task": {"num_train": 8, "num_test": 2},
     },
     "torchrl_ppo": {**CONTROL, "trainer": "torchrl_ppo", "rl": {}, "torchrl": FRAMES},
+    "dqn": {**CONTROL, "trainer": "torchrl_dqn", "rl": {}, "torchrl": REPLAYED},
+    "sac": {
+        **CONTROL,
+        "trainer": "torchrl_sac",
+        "dataset": "Pendulum-v1",
+        "rl": {},
+        "torchrl": REPLAYED,
+    },
+    "pool": {
+        **GRAPHS,
+        "trainer": "vanilla_ppo",
+        "rl": {name: value for name, value in ROUNDS.items() if name != "num_iterations"},
+        "phases": [
+            {"name": "first", "num_iterations": 1},
+            {
+                "name": "second",
+                "num_iterations": 1,
+                "learners": ["verifier"],
+                "partners": {"prover": "pool"},
+            },
+        ],
+    },
     "grpo": {**TASKS, "trainer": "grpo"},
     "grpo_apart": {**TASKS, "trainer": "grpo"},
     "grpo_partial": {
@@ -93,6 +123,18 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     },
     "expert_iteration": {**CHAT, "trainer": "pure_text_ei"},
     "text_grpo": {**CHAT, "trainer": "pure_text_grpo"},
+    "malt": {**CHAT, "trainer": "pure_text_malt"},
+    "debate": {**CHAT, "trainer": "pure_text_ei", "interaction_protocol": "debate"},
+    "early_stopping": {
+        **CHAT,
+        "trainer": "pure_text_ei",
+        "callbacks": [{"name": "early_stopping", "metric": "accuracy", "patience": 5}],
+    },
+    "samples_per_test": {
+        **TASKS,
+        "trainer": "grpo",
+        "language": {**LANGUAGE, "samples_per_test": 2},
+    },
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     name: {"iterations_per_task": 1} for name in ("grpo_apart", "grpo_partial", "language_game")

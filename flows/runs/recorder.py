@@ -17,7 +17,7 @@ from flows.runs.unseen_inputs import UnseenInputs
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.language_models.ledger import NOTHING
 from ratchet.tracking.files import write_atomically
-from ratchet.tracking.manifest import ModelKind, StageRecord
+from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.mirrors.payload import flatten
 from ratchet.tracking.run_folder import in_order_of_arms
 from ratchet.tracking.run_warnings import WARNING, about_training, run_warnings
@@ -195,17 +195,24 @@ class RunRecorder:
         self._arrived[record.key] = same
         return [each for each in same if each not in earlier]
 
-    def final_state(self, arm: str, key: str, kind: ModelKind | None) -> None:
-        """Record an arm's final state, and the kind of model that loads its agents."""
+    def final_state(self, keys: AnyKeys) -> None:
+        """Record an arm's final state, if it has one, and how its agents are loaded."""
+        arm, key = keys.arm, keys.final_state_key
+        if key is None:
+            return
         self.states = self._sorted({**self.states, arm: key})
         state = self.store.open(key) / STATE_FOLDER
-        files = [str(path) for path in sorted(state.rglob("*")) if path.is_file()]
-        manifest = self.folder.manifest
-        changes: dict[str, Any] = {}
-        if files and manifest.checkpoints.get(arm) != files:
-            changes["checkpoints"] = self._sorted({**manifest.checkpoints, arm: files})
-        if kind is not None and manifest.model_kinds.get(arm) != kind:
-            changes["model_kinds"] = self._sorted({**manifest.model_kinds, arm: kind})
+        facts = {
+            "checkpoints": [str(path) for path in sorted(state.rglob("*")) if path.is_file()],
+            "model_kinds": keys.model_kind,
+            "optimizer_paths": keys.optimizer_path,
+        }
+        known = {name: getattr(self.folder.manifest, name) for name in facts}
+        changes = {
+            name: self._sorted({**known[name], arm: fact})
+            for name, fact in facts.items()
+            if fact and known[name].get(arm) != fact
+        }
         if changes:
             self.folder.update(**changes)
 

@@ -73,5 +73,4 @@ async def _run_arms(run: ExperimentRun) -> None:
         keys = session.keys
         driver = StageDriver(session, execute_stage, run.recorder.stage_finished)
         await driver.run(keys.stages(StoredStageLayout(session.store, session.settings)))
-        if keys.final_state_key is not None:
-            run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)
+        run.recorder.final_state(keys)

@@ -340,6 +340,7 @@
       let from = 0;
       for (let at = lower.indexOf(words); at >= 0; at = lower.indexOf(words, from)) {
         pieces.push(text.slice(from, at), element("mark", { textContent: text.slice(at, at + words.length) }));
+        node.parentElement.closest("details")?.setAttribute("open", "");
         from = at + words.length;
       }
       if (pieces.length) node.replaceWith(...pieces, text.slice(from));

@@ -65,8 +65,10 @@ class RunManifest(BaseModel):
     older runs, which had one set for all arms, count for every arm. ``checkpoints`` maps arms to
     paths of their final state's files. ``read_parameters`` are the dotted paths of the parameters
     that the stages of an arm have read so far. ``model_kinds`` maps arms to the kind of their final
-    agents, if they can be loaded as a model. ``started`` is when a process last started the run.
-    ``kinds`` are the kinds of stages that plug-ins declare. The mirror fills ``tracking``.
+    agents, if they can be loaded as a model, ``optimizer_paths`` to the path of the parts of the
+    final state that only training reads, such as "learners/*/optimizer". ``started`` is when a
+    process last started the run. ``kinds`` are the kinds of stages that plug-ins declare. The
+    mirror fills ``tracking``.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
@@ -83,6 +85,7 @@ class RunManifest(BaseModel):
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     read_parameters: dict[str, list[str]] = Field(default_factory=dict)
     model_kinds: dict[str, ModelKind] = Field(default_factory=dict)
+    optimizer_paths: dict[str, str] = Field(default_factory=dict)
     author: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
@@ -104,15 +107,11 @@ class RunManifest(BaseModel):
         return kind_of(stage, self.kinds)
 
     def learned_iterations(self, arm: str) -> int:
-        """Return the number of iterations of an arm's last state: trained, or tested again."""
-        iterations = [0]
-        for record in self.stages:
-            kind = self.kind_of(record.stage)
-            if record.arm == arm and kind.state == "trained":
-                iterations.append(record.iterations(kind).stop)
-            elif record.arm == arm and kind.is_test:
-                iterations.append(record.iteration)
-        return max(iterations)
+        """Return the number of an arm's trained iterations; in a retest, of the last state."""
+        records = [(r, self.kind_of(r.stage)) for r in self.stages if r.arm == arm]
+        trained = [r.iterations(kind).stop for r, kind in records if kind.state == "trained"]
+        tested = [r.iteration for r, kind in records if kind.is_test]
+        return max(trained or tested, default=0)
 
     @property
     def experiment_name(self) -> str:

@@ -65,6 +65,12 @@ class LanguageArmKeys(TrainedKeys):
         return "language_model" if is_one and not self.trainer_class.traits.is_remote else None
 
     @property
+    def optimizer_path(self) -> str:  # type: ignore[override]
+        """The path of the optimizers in states; custom trainers may read them to sample."""
+        is_ours = not is_custom(self.trainer_class) and not self.trainer_class.traits.is_remote
+        return "learners/*/optimizer" if is_ours else ""
+
+    @property
     def periods(self) -> tuple[int, ...]:  # type: ignore[override]
         """Training stops for validation, and between iterations whose rollouts are stored."""
         every = self.hyper_params.language.validate_every
@@ -146,8 +152,11 @@ class LanguageArmKeys(TrainedKeys):
             or (phase is not None and phase.pools)  # its states replace the trained one
         ):
             return None
-        # custom trainers and callbacks may do anything while their state is taken
-        classes = (self.trainer_class, *(spec.kind for spec in self.callbacks))
+        from ratchet.language_models.engines.rollouts import find_engine  # loads torch
+
+        # their states are taken meanwhile, and engines have the weights that are written
+        engine = find_engine(language.engine.name, self.base_path)
+        classes = (self.trainer_class, engine, *(spec.kind for spec in self.callbacks))
         return None if any(map(is_custom, classes)) else self.rollouts(stop)
 
     def testing_phase(self, iteration: int) -> Phase | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,9 +108,9 @@ def explained(call: StageCall) -> Iterator[None]:
 
 @contextmanager
 def full_disk_explained(call: StageCall, folder: Path) -> Iterator[None]:
-    """Raise StoreError if the file system is too full for a stage's files in a folder.
+    """Raise StoreError if a file system is too full for a stage's files, or its temporary ones.
 
-    Libraries raise their own errors with the system's text.
+    Libraries raise their own errors with the system's text, some without the file's name.
     """
     try:
         yield
@@ -118,8 +120,16 @@ def full_disk_explained(call: StageCall, folder: Path) -> Iterator[None]:
         texts = " ".join(map(str, causes(error)))
         for number in FULL_DISK:
             if (reason := os.strerror(number)) in texts:
-                raise store_error(f"write {call.label}", folder, OSError(number, reason)) from error
+                names = [each.filename for each in causes(error) if isinstance(each, OSError)]
+                file = next(filter(None, names), _fuller(folder, tempfile.gettempdir()))
+                full = OSError(number, reason, str(file))
+                raise store_error(f"write {call.label}", folder, full) from error
         raise
+
+
+def _fuller(*folders: Path | str) -> Path | str:
+    """Return the folder whose file system has the least space."""
+    return min(folders, key=lambda folder: shutil.disk_usage(folder).free)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

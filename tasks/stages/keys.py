@@ -98,6 +98,8 @@ class BaseKeys(ABC):
     """Module and name of the session class of the stages."""
     excluded_code: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Modules and names of definitions that no stage executes."""
+    optimizer_path: str = ""
+    """The path of the parts of states that only Ratchet's training reads."""
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tasks.stages.keys import BaseKeys
 
     MakeElsewhere: TypeAlias = Callable[[StageCall, bool], Awaitable[StageOutcome]]
+
+logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
@@ -95,6 +98,7 @@ class BaseSession:
         self.tasks = TaskGraph()
         self._running: dict[str, Future[None]] = {}
         self._ahead: tuple[str, BackgroundWork[Any]] | None = None
+        self._failed_ahead = False
         self.noting = ExitStack()
         self.noted: dict[str, Stamp] = {}
         self.seconds_ahead = 0.0
@@ -152,18 +156,32 @@ class BaseSession:
         custom code, so that files that are read from now on are noted for the other stage. A
         profile needs each stage in its thread.
         """
-        if call is None or not self.is_driven or self.settings.profiler:
+        if call is None or not self.is_driven or self.settings.profiler or self._failed_ahead:
             return
         if self.fresh or self.store.find(call.key) is None:
             self.noting.close()
             self._ahead = key, BackgroundWork(partial(_observed, work, self.keys.folder))
 
     def take_ahead(self, key: str) -> Any:  # noqa: ANN401 -- of the function that computes it
-        """Return the result computed ahead from a stage's state, or None; discard any other."""
+        """Return the result computed ahead from a stage's state, or None; discard any other.
+
+        None also if it failed: custom code may use objects of the stages' thread. Then nothing is
+        computed ahead any more.
+        """
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != key:
             return None
-        result, reads, seconds = ahead[1].result()
+        try:
+            result, reads, seconds = ahead[1].result()
+        except Exception as error:  # noqa: BLE001 -- any error of custom code
+            self._failed_ahead = True
+            logger.warning(
+                "A thread that computed while the state was written failed: %s: %s. The stage"
+                " computes the result again, and from now on nothing is computed ahead.",
+                type(error).__name__,
+                error,
+            )
+            return None
         self.noted.update(reads)
         self.seconds_ahead = seconds
         return result

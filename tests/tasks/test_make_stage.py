@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,6 +20,7 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import StageStore
 from ratchet.tracking.stage_kinds import kind_of
+from tasks.stages import failures
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.session import BaseSession, RunBilling
@@ -73,17 +75,34 @@ def test_a_stored_stage_is_replaced_on_request(make: Callable[..., StageOutcome]
     assert forced.manifest.created >= first.created
 
 
-def test_a_full_disk_is_named_with_its_folder_whatever_library_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "file"),
+    [
+        (
+            SafetensorError("Error while serializing: No space left on device (os error 28)"),
+            "fuller",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device", "/other/x.bin"), "/other/x.bin"),
+    ],
+)
+def test_a_full_disk_is_named_with_the_file_or_the_fuller_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, file: str
+) -> None:
+    fuller = tmp_path / "fuller"
+    monkeypatch.setattr(failures.tempfile, "gettempdir", lambda: str(fuller))
+    free = {str(fuller): 1}
+    usage = lambda folder: SimpleNamespace(free=free.get(str(folder), 10**12))  # noqa: E731
+    monkeypatch.setattr(failures.shutil, "disk_usage", usage)
     keys: Any = SimpleNamespace(custom_code=())
     store = StageStore(tmp_path / "store")
     call = StageCall("main", kind_of("train"), {}, {}, CODE, iteration=4)
 
     def work(call: StageCall, folder: Path, session: BaseSession) -> list[Any]:
-        raise SafetensorError("Error while serializing: No space left on device (os error 28)")
+        raise error
 
     with (
         closing(BaseSession(keys, ExperimentSettings(), store, ThreadPoolExecutor(1))) as session,
-        pytest.raises(StoreError, match=r"could not write train main 0-4 in .*store.*Free space"),
+        pytest.raises(StoreError, match=rf"could not write train main 0-4 .*\(at .*{file}\)"),
     ):
         make_stage(Stage(work), call, session)
     assert store.find(call.key) is None

@@ -242,22 +242,37 @@ def test_a_failed_write_discards_what_was_sampled_and_is_retried(
     assert [iteration for iteration, _ in sampled] == repeated
 
 
-def test_an_error_is_raised_in_the_stage_that_needs_the_rollouts(runs, monkeypatch, caplog):
+def test_rollouts_that_could_not_be_sampled_ahead_are_sampled_by_their_stage(
+    runs, sampled, monkeypatch, caplog
+):
     expected = runs.without(SMALL)
+    sampled.clear()
     play = LanguageTrainer.play_rollouts
     failures = []
 
     def fail_once(self, iteration, **cursor):
+        rollouts = play(self, iteration, **cursor)
         if iteration == 2 and not failures:
-            failures.append(threading.current_thread().name)
+            failures.append(iteration)
             raise OSError("the engine has ended")
-        return play(self, iteration, **cursor)
+        return rollouts
 
     monkeypatch.setattr(LanguageTrainer, "play_rollouts", fail_once)
-    assert runs.outputs(SMALL, retries=1) == expected
-    assert failures[0].startswith("background")
+    assert runs.outputs(SMALL, retries=0) == expected
+    assert sampled == [(0, False), (1, True), (2, True), (2, False), (3, False)]
     (record,) = [each for each in caplog.records if "the engine has ended" in each.message]
-    assert record.message.startswith("rollouts arm_2 2 failed at attempt 1, retrying")
+    assert "computes the result again" in record.message
+
+
+def test_custom_evaluators_may_have_objects_of_one_thread(runs, sampled, folder):
+    (folder / "mine.py").write_text("def reward(task, answer, metadata): return len(answer) / 1")
+    settings = {"base_dir": str(folder), "retries": 0}
+    expected = runs.without(EVALUATED, **settings)
+    sampled.clear()
+    (folder / "mine.py").write_text(CONNECTED)
+    found = runs.outputs(EVALUATED, **settings)
+    assert all(found["rollouts", number] == expected["rollouts", number] for number in range(4))
+    assert sampled == [(0, False), (1, True), (1, False), (2, False), (3, False)]
 
 
 def test_sampling_ahead_ends_with_the_session(runs, monkeypatch):
@@ -327,10 +342,14 @@ def test_arms_in_one_process_compute_one_at_a_time(runs, sampled, monkeypatch):
 
 
 CUSTOM = """
+from ratchet.language_models.engines.in_process import InProcessEngine
 from trainers.callbacks.base import Callback
 from trainers.language.grpo import GrpoTrainer
 
 class Mine(GrpoTrainer):
+    pass
+
+class Engine(InProcessEngine):
     pass
 
 class Watching(Callback):
@@ -348,6 +367,17 @@ HERE = Path(__file__).parent
 def reward(task, answer, metadata):
     bonus = sum(float(path.read_text()) for path in HERE.glob("*.bonus"))
     return bonus * (len(answer) + random.random() + np.random.rand() + float(torch.rand(())))
+"""
+CONNECTED = """
+import functools
+import sqlite3
+
+@functools.cache
+def connection():
+    return sqlite3.connect(":memory:")
+
+def reward(task, answer, metadata):
+    return float(connection().execute("select ?", (len(answer),)).fetchone()[0])
 """
 EVALUATED = {**SMALL, "language_task": {**SMALL["language_task"], "evaluator": "mine.py:reward"}}
 
@@ -407,8 +437,16 @@ def test_custom_evaluators_sample_ahead_and_their_files_are_noted_for_the_right_
         },
         {"trainer": "mine.py:Mine"},
         {"callbacks": [{"name": "mine.py:Watching"}]},
+        {"language": {**SMALL["language"], "engine": "mine.py:Engine"}},
     ],
-    ids=["one_step_behind", "ranks", "remote", "custom trainer", "custom callback"],
+    ids=[
+        "one_step_behind",
+        "ranks",
+        "remote",
+        "custom trainer",
+        "custom callback",
+        "custom engine",
+    ],
 )
 def test_other_experiments_do_not_sample_ahead(tmp_path, changes):
     (tmp_path / "mine.py").write_text(CUSTOM)

@@ -337,6 +337,28 @@ def test_a_fork_changes_no_initial_conditions_of_a_started_phase(fork):
     assert fork(3, **{"phases.verify.num_iterations": 4})
 
 
+def test_keys_contain_which_round_is_announced_as_the_last():
+    read = trainer_class(HyperParameters(**PARAMETERS)).stage_key_parameters
+    rounds = {"max_message_rounds": 3, "played_message_rounds": 2}
+    short = HyperParameters(**{**PARAMETERS, "phases": [], "nip_protocol": rounds})
+    for stage in ("sample_rollouts", "test_during_training", "test"):
+        assert read(short, stage)["announced"] == "last played round"
+    whole = HyperParameters(**{**PARAMETERS, "phases": [], "nip_protocol": {}})
+    assert "announced" not in read(whole, "sample_rollouts")
+
+
+def test_frozen_partners_of_token_trainers_may_sample_otherwise():
+    service = {"base_url": "embedded", "model_name": "ratchet-tiny"}
+    parameters = changed(1, changes={"agents.prover.temperature": 0.5}) | {
+        "trainer": "pure_text_grpo",
+        "agents": {"_default": service},
+    }
+    check_combination(HyperParameters(**parameters))
+    parameters["phases"][1]["changes"] = {"agents.verifier.temperature": 0.5}
+    with pytest.raises(ParameterError, match=r"verifier.temperature: got 0.5, expected 1"):
+        check_combination(HyperParameters(**parameters))
+
+
 def test_the_last_round_of_a_phase_is_announced():
     keys = keys_of(changed(0, min_message_rounds=1, max_message_rounds=1))
     last = []

@@ -14,10 +14,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.errors import DataError, UnknownNameError
+from ratchet.errors import DataError, TrackingError, UnknownNameError
 from ratchet.scenarios.registry import build_scenario_instance
 from ratchet.tracking import MlflowMirror, ResultTable, RunFolder, RunManifest
 from ratchet.tracking.environment import capture_versions
@@ -114,6 +115,7 @@ def enter(tmp_path: Path, empty_database: Path) -> Load:
             name="one",
             arms={"main": trainer.hyper_params.to_saved_dict()},
             model_kinds={"main": kind},
+            optimizer_paths={"main": "learners/*/optimizer"} if kind == "language_model" else {},
             versions=capture_versions(),
         )
         folder = RunFolder.create(tmp_path / "runs", manifest)
@@ -193,6 +195,19 @@ def test_a_language_model_answers_prompts_as_in_the_runs_test(enter: Load) -> No
     assert list(drawn) != list(
         model.predict(prompts, params={"temperature": 2.0, "seed": 4})["text"]
     )
+
+
+def test_a_model_that_cannot_be_written_is_an_error_of_tracking(
+    enter: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    trainer = trained(LANGUAGE, iterations=0)
+    monkeypatch.setattr("trainers.state_tree.save_file", save_file)
+    with pytest.raises(TrackingError, match="No space left"):
+        enter(trainer, "language_model")
 
 
 def test_chat_models_are_queried_at_their_service(load: Load) -> None:

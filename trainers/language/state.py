@@ -115,9 +115,3 @@ def without_optimizer(learner: Mapping[str, Any]) -> dict[str, Any]:
     part = learner.get("optimizer")
     is_ours = isinstance(part, Mapping) and "moments" in part
     return {name: each for name, each in learner.items() if name != "optimizer" or not is_ours}
-
-
-def save_for_sampling(folder: Path, to: Path) -> None:
-    """Write the part of a stored state that sampling reads into another folder."""
-    state = LanguageState.load(folder, copy=False).without_optimizers()
-    replace(state, initial="", pending=None, pending_metrics={}).save(to)

@@ -141,7 +141,9 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
                 " agent_average with advantage_scale batch or none."
             )
         for name, agent in playing_agents(hyper_params, base_dir).items():
-            if not agent.freeze_agent:
+            iterations = range(hyper_params.rl.num_iterations)
+            learns = any(agent.update_schedule.is_on(each, name) for each in iterations)
+            if learns and not agent.freeze_agent:
                 _check_agent(name, agent)
 
     @classmethod

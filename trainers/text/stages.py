@@ -249,7 +249,11 @@ class TextTrainerStages(TextTrainerComponents):
 
         Raises UnknownNameError for a stage that is not in :meth:`stage_purposes`.
         """
-        return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage)
+        parameters = stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage)
+        protocol = parameters.get(f"{hyper_params.interaction_protocol}_protocol", {})
+        if "played_message_rounds" in protocol:
+            parameters["announced"] = "last played round"  # earlier versions: of all rounds
+        return parameters
 
     # -- the stages of an iteration --------------------------------------------------------
 
@@ -380,7 +384,8 @@ class TextTrainerStages(TextTrainerComponents):
         return self.state
 
     def _place(self, iteration: int) -> str:
-        progress = f"iteration {iteration + 1} of {self.num_train_iterations}"
+        count = self.count_train_iterations(self.hyper_params)
+        progress = f"iteration {iteration - self.first_iteration + 1} of {count}"
         return progress if self.phase is None else f"phase {self.phase.name}, {progress}"
 
     def _describe(self, description: str, iteration: int | Literal["test"]) -> None:

@@ -1,18 +1,16 @@
 """Transcripts of answers to tasks for the report: prompts, replies and rewards.
 
-Imported by name (:meth:`LanguageTaskInstance.transcripts`), so that it does not enter training
-stages' code fingerprints.
+Imported when they are written (:meth:`LanguageTaskInstance.transcripts`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from operator import itemgetter
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ratchet.algorithms.language.trajectories import trajectory_advantages
 from ratchet.algorithms.replayed_credit import REDRAWN
 from ratchet.rollouts.transcript_content import Transcript
 from ratchet.scenarios.language_task.attempts import SEED
@@ -58,15 +56,14 @@ def task_transcripts(
     return sorted(transcripts, key=itemgetter("datapoint_id", "rollout"))
 
 
-def _credits(trajectories: Sequence[Trajectory]) -> list[float | None]:
-    """Return each reward minus the mean of the others in its group; None in a group of one."""
-    attempts = {(one.group_id, one.attempt_id) for one in trajectories if one.num_written}
-    sizes = Counter(group for group, _ in attempts)
-    compared = trajectory_advantages(trajectories, baseline="leave_one_out", scale="none")
-    return [
-        credit if sizes[one.group_id] > 1 else None
-        for one, credit in zip(trajectories, compared.advantage.tolist(), strict=True)
-    ]
+def _credits(trajectories: Sequence[Trajectory]) -> Iterator[float | None]:
+    """Yield each reward minus the mean of the others in its group; None in tests or without."""
+    groups: dict[str, dict[str, float]] = {}  # the reward of each attempt
+    for one in trajectories:
+        groups.setdefault(one.group_id, {})[one.attempt_id] = one.reward
+    for one in trajectories:
+        others = [r for name, r in groups[one.group_id].items() if name != one.attempt_id]
+        yield one.reward - fmean(others) if others and not one.is_validation else None
 
 
 def _transcript(

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,16 +175,16 @@ def _lay_out(
 ) -> None:
     """Write the state's files and MLflow's description of them to a folder.
 
-    Those of a language model are without its optimizer, most of a state's bytes.
+    Optimizers of language models, most of a state's bytes, are left out.
     """
     state = Path(os.path.commonpath([path.parent for path in files]))
-    if manifest.model_kinds.get(arm) == "language_model":
-        import_module(LANGUAGE_STATES).save_for_sampling(state, folder / STATE_FOLDER)
     for path in files:
         link = folder / STATE_FOLDER / path.relative_to(state)
         link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.exists():
-            link.symlink_to(path.resolve())
+        link.symlink_to(path.resolve())
+    if arm in manifest.optimizer_paths:
+        for link in (folder / STATE_FOLDER).glob("*.safetensors"):
+            _leave_out(manifest.optimizer_paths[arm], link)
     flavor = {
         "state": STATE_FOLDER,
         "parameters": "config.yaml",
@@ -203,10 +203,38 @@ def _lay_out(
     (folder / "config.yaml").write_text(parameters_yaml(manifest, arm))
 
 
+def _leave_out(path: str, link: Path) -> None:
+    """Replace the links to a file of tensors, and to its structure, by copies without a part."""
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+
+    structure = link.with_suffix(".json")
+    content = json.loads(structure.read_text())
+    *parents, part = path.split("/")
+    for parent in _at(content, parents):
+        parent.pop(part, None)
+    try:
+        with safe_open(link, "pt") as file:
+            names = [name for name in file.keys() if not fnmatch(name, f"/{path}/*")]  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in names}
+        for each in (link, structure):
+            each.unlink()
+        save_file(tensors, link)
+    except SafetensorError as error:
+        raise OSError(f"{link}: {error}") from error
+    structure.write_text(json.dumps(content))
+
+
+def _at(content: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the mappings at a path of names, where ``*`` is any name."""
+    mappings = [content]
+    for name in names:
+        mappings = [each[key] for each in mappings for key in each if name in ("*", key)]
+    return mappings
+
+
 LOADER = "trainers.pyfunc_models"
 """The module that builds agents from their parameters and weights, without pickle."""
-LANGUAGE_STATES = "trainers.language.state"
-"""The module of language models' states, imported by name as it is above this one."""
 EXAMPLE_FILE = "input_example.json"
 REQUIREMENTS_FILE = "requirements.txt"
 ENVIRONMENT_FILE = "python_env.yaml"
