@@ -220,6 +220,14 @@ def test_a_match_has_a_column_for_each_seat_with_folded_views_and_credit(tmp_pat
     assert texts[4:] == [["View", "show", "credit -0.25"], [""]]
     cells[2].find_element("css selector", "summary").click()
     assert "dealt a king" in cells[2].text
+    browser.find_element("css selector", "#t-search").send_keys("jack")
+    for _ in range(100):
+        marks = browser.find_elements("css selector", "#t-reading .t-seat mark")
+        if marks:
+            break
+        time.sleep(0.05)
+    assert [mark.text for mark in marks] == ["jack"], "the view that contains it is open"
+    cells = browser.find_elements("css selector", "#t-reading .t-seat")
     left = [cell.location["x"] for cell in cells]
     assert left[0::2] == [left[0]] * 3
     assert left[1::2] == [left[1]] * 3
