@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_model import ALPHABET, ASSISTANT, END, FIRST, USER, prompts, write_small_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.local.model import pad_left
 from ratchet.language_models.local.small_models import (
     ROLES,
     SmallModelShape,
@@ -255,6 +257,24 @@ def test_an_adapter_has_its_figures_and_its_seed(folder, tmp_path):
         read(folder, lora=Lora(rank=3, dropout=0.1))
     with pytest.raises(DataError, match="PEFT cannot adapt"):
         read(folder, lora=Lora(rank=3, target_modules=("no_such_layer",)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_half_precision_head_is_not_copied_for_each_prompt(folder, dtype):
+    model = read(folder, lora=Lora(rank=1), dtype=dtype)
+    shapes = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
+                shapes.append(args[1].shape)
+            return function(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Products():
+        logits, _ = model.start(*pad_left(prompts(3), model.device))
+    head = (model.shape.width, logits.shape[1])
+    assert shapes[-1] == (head if dtype == "bfloat16" else (3, *head))  # as before
 
 
 @pytest.mark.slow
