@@ -254,7 +254,25 @@ def test_a_session_resumes_from_another_ones_saved_state(served, open_session):
         open_session(model=plain, resume=True)
 
 
-def test_saving_links_the_snapshot_of_the_last_step(served, open_session):
+def test_a_run_with_a_session_in_each_iteration_has_one_model_in_memory(
+    served, open_session, monkeypatch
+):
+    monkeypatch.setattr(sessions, "_WORK_PER_SNAPSHOT", 1e9)
+    training, states, model = served.service.training, [], {"model": MODEL}
+    for iteration in range(3):
+        session = open_session(**model, lora_rank=2, seed=9, intent=f"iteration {iteration}")
+        _step(session, 0)
+        name = session.save_weights(sequence=2, name="trained", optimizer=True)
+        model = {"model": name, "resume": True}
+        states.append(training._open[session.session_id].state)
+        assert training.records.row(session.session_id)["snapshot"] == 2, "no step is repeated"
+    assert states[0] is states[1] is states[2]
+    assert sum(opened.state is states[0] for opened in training._open.values()) == 1
+
+
+@pytest.mark.parametrize("work", [0.0, 1e9])
+def test_saving_links_the_snapshot_of_the_last_step(served, open_session, monkeypatch, work):
+    monkeypatch.setattr(sessions, "_WORK_PER_SNAPSHOT", work)
     session = open_session()
     _step(session, 0)
     saved = served.service.models.get(session.save_weights(sequence=2, name="w", optimizer=True))
