@@ -262,12 +262,15 @@ def test_a_run_with_a_session_in_each_iteration_has_one_model_in_memory(
     for iteration in range(3):
         session = open_session(**model, lora_rank=2, seed=9, intent=f"iteration {iteration}")
         _step(session, 0)
-        name = session.save_weights(sequence=2, name="trained", optimizer=True)
+        name = session.save_weights(sequence=2, name="iteration", optimizer=True)
         model = {"model": name, "resume": True}
         states.append(training._open[session.session_id].state)
+        training.sample_and_score(name, [SampleRequest((1, 2), 1, seed=0)]).result()
         assert training.records.row(session.session_id)["snapshot"] == 2, "no step is repeated"
     assert states[0] is states[1] is states[2]
     assert sum(opened.state is states[0] for opened in training._open.values()) == 1
+    saved = [model_id for model_id in training._samplers if ":iteration:" in model_id]
+    assert saved == [name], "no earlier model is in memory"
 
 
 @pytest.mark.parametrize("work", [0.0, 1e9])

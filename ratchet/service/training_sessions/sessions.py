@@ -195,13 +195,15 @@ class TrainingSessions:
         """Return a saved model, loaded into memory."""
         from ratchet.service.training_sessions.state import SessionState
 
-        key = str(model.folder)
-        if key not in self._samplers:
+        if model.id not in self._samplers:
+            saver = self.records.saver_of(model.id)
+            if saver is not None:  # a run that samples from its next model needs the previous less
+                self._samplers.pop(saver["begins"] or saver["model"], None)
             while len(self._samplers) >= _LOADED:
                 self._samplers.popitem(last=False)
-            self._samplers[key] = SessionState(model, Lora(), 0)
-        self._samplers.move_to_end(key)
-        return self._samplers[key]
+            self._samplers[model.id] = SessionState(model, Lora(), 0)
+        self._samplers.move_to_end(model.id)
+        return self._samplers[model.id]
 
     def _do_up_to(self, session_id: str, sequence: int) -> dict[str, Any]:
         """Execute verbs up to one; return its response."""
