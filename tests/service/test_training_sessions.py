@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import sqlite3
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import StatusError
@@ -22,6 +25,7 @@ from ratchet.language_models.training_service import (
     TrainingExample,
     connect,
 )
+from ratchet.models.folders import WEIGHTS_FILE
 from ratchet.models.lora import Lora
 from ratchet.service.api.errors import ApiError
 from ratchet.service.api.routes.models import add_model
@@ -381,6 +385,30 @@ def test_transformers_models_train_like_small_ones(tmp_path, model, monkeypatch)
         saved = StoredModel("saved", folder, MODEL, (model,) if rank else ())
         served = SessionState(saved, Lora(), 0).sample(requests)
         assert [c.tokens for c in served] == [c.tokens for c in completions]
+
+
+@pytest.mark.slow
+def test_a_saved_adapter_to_a_16_bit_model_is_sampled_as_it_was_trained(
+    tmp_path, model, monkeypatch
+):
+    pytest.importorskip("peft")
+    monkeypatch.setattr(trained_model, "plain_shape", lambda _: None)
+    base = shutil.copytree(model, tmp_path / "base")
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(base / WEIGHTS_FILE).items()}
+    save_file(weights, base / WEIGHTS_FILE, metadata={"format": "pt"})
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    trained = SessionState(StoredModel(MODEL, base, MODEL), Lora(rank=3), 5)
+    before = trained.forward_backward(EXAMPLES, "cross_entropy", {}).log_probs
+    trained.optim_step(replace(STEP, learning_rate=1e-4, weight_decay=0.0))
+    trained.save_model(tmp_path / "saved")
+    saved = SessionState(StoredModel("saved", tmp_path / "saved", MODEL, (base,)), Lora(), 0)
+    expected, sampled = (
+        np.concatenate(state.forward_backward(EXAMPLES, "cross_entropy", {}).log_probs)
+        for state in (trained, saved)
+    )
+    error = abs(sampled - expected).max()
+    assert error < 0.05 * abs(expected - np.concatenate(before)).max()
 
 
 @pytest.mark.parametrize("rank", [0, 3])
