@@ -42,7 +42,8 @@ class Limits:
     bytes_per_second
         Minimal rate of a request's body.
     loaded_models
-        Models that the engine holds at a time; the least recently used is unloaded.
+        Models that the engine holds at a time, fewer if their memory is short; the least recently
+        used is unloaded.
     """
 
     request_bytes: int = 8 * 2**20
