@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from ratchet.errors import LanguageModelError
+from ratchet.errors import DataError, LanguageModelError
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.retrying import RetryPolicy
@@ -24,7 +24,9 @@ from ratchet.language_models.training_service import (
     SampleRequest,
     TrainingExample,
     connect,
+    models,
 )
+from ratchet.language_models.training_service.models import read_model_files
 from ratchet.models.folders import WEIGHTS_FILE
 from ratchet.models.lora import Lora
 from ratchet.service.api.errors import ApiError
@@ -337,6 +339,16 @@ def test_an_operation_during_deletion_does_not_enter_the_next_session(
     with pytest.raises(ApiError, match=r"training session .* does not exist"):
         records.accept(session.session_id, "optim_step", 0, "{}")
     assert open_session(intent="late").next_sequence() == 0
+
+
+def test_a_model_that_no_service_accepts_is_not_read(model, monkeypatch):
+    size = sum(path.stat().st_size for path in model.iterdir())
+    monkeypatch.setattr(models, "UPLOAD_BYTES", size)
+    read_model_files(model)
+    monkeypatch.setattr(models, "UPLOAD_BYTES", size - 1)
+    monkeypatch.setattr(Path, "read_bytes", None)
+    with pytest.raises(DataError, match=f"`ratchet llm serve --model {model}`.*'{MODEL}'"):
+        read_model_files(model)
 
 
 def test_an_upload_can_be_repeated_after_a_full_database(served, model, monkeypatch):
