@@ -287,6 +287,8 @@ def _event_row(job_id: str, event: TrainingEvent, now: int) -> tuple[str, str, i
 def _words(code: int) -> str:
     if code >= 0:
         return f"code {code}"
+    if code == -signal.SIGKILL:
+        return "the signal SIGKILL (perhaps the memory is short; a smaller micro_batch_size needs less)"
     try:
         return f"the signal {signal.Signals(-code).name}"
     except ValueError:
