@@ -288,7 +288,7 @@ def _words(code: int) -> str:
     if code >= 0:
         return f"code {code}"
     if code == -signal.SIGKILL:
-        return "the signal SIGKILL (perhaps the memory is short; a smaller micro_batch_size needs less)"
+        return "the signal SIGKILL (perhaps the memory is short: lower micro_batch_size)"
     try:
         return f"the signal {signal.Signals(-code).name}"
     except ValueError:
