@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import DataError, LanguageModelError
@@ -29,6 +30,7 @@ from ratchet.language_models.training_service import (
 from ratchet.language_models.training_service.models import read_model_files
 from ratchet.models.folders import WEIGHTS_FILE
 from ratchet.models.lora import Lora
+from ratchet.models.optimizers import Adam
 from ratchet.service.api.errors import ApiError
 from ratchet.service.api.routes.models import add_model
 from ratchet.service.models import StoredModel
@@ -470,6 +472,16 @@ def test_all_optimizer_settings_affect_the_weights(served, open_session):
     assert _OTHER_STEPS.keys() == set(OptimizerSettings.__dataclass_fields__)
     for name, value in _OTHER_STEPS.items():
         assert not _equal(usual, trained(replace(STEP, **{name: value}))), name
+
+
+def test_gradients_are_clipped_in_place(model, monkeypatch):
+    state, passed = SessionState(StoredModel(MODEL, model, MODEL), Lora(), 0), []
+    state.forward_backward(EXAMPLES, "ppo", {})
+    gradients = state._gradients
+    monkeypatch.setattr(Adam, "step", lambda self, gradients, **settings: passed.extend(gradients))
+    norm = state.optim_step(replace(STEP, max_grad_norm=0.5))["grad_norm"]
+    assert all(one is other for one, other in zip(passed, gradients, strict=True))
+    assert norm > 0.5 == pytest.approx(float(torch.stack([g.norm() for g in passed]).norm()))
 
 
 @pytest.mark.slow
