@@ -320,7 +320,9 @@ class HuggingFaceLanguageModel(LanguageModel):
             weights = None
             if self._saved_dtype is not None:
                 tensors = self._network.state_dict()
-                weights = {name: tensor.to(self._saved_dtype) for name, tensor in tensors.items()}
+                keys = {name: (t.data_ptr(), t.shape) for name, t in tensors.items()}
+                rounded = {keys[name]: t.to(self._saved_dtype) for name, t in tensors.items()}
+                weights = {name: rounded[key] for name, key in keys.items()}  # tied ones once
             self._network.save_pretrained(folder, state_dict=weights)
             self._files.write(folder)
             return
