@@ -83,7 +83,6 @@ class ScheduledAdam:
         self.follow(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
         return float(loss.detach())
 
-    @torch.no_grad()
     def follow(self, gradients: Sequence[Tensor]) -> None:
         """Follow a gradient once, clipped to the norm :data:`MAX_GRADIENT_NORM`."""
         gradients = list(gradients)
@@ -92,5 +91,5 @@ class ScheduledAdam:
         done = self._adam.steps
         rise, fall = (done + 1) / self._warmup, 1 - done / self._steps
         rate = self._learning_rate * min(1.0, rise, max(_LAST_SHARE, fall))
-        clipped = torch._foreach_mul(gradients, clipping)
-        self._adam.step(clipped, learning_rate=rate, beta1=0.9, beta2=0.98)
+        gradients = torch._foreach_mul(gradients, clipping)  # the step needs their memory
+        self._adam.step(gradients, learning_rate=rate, beta1=0.9, beta2=0.98)

@@ -28,6 +28,7 @@ from ratchet.language_models.engines.interface import (
     QueueFullError,
     RequestRefusedError,
 )
+from ratchet.service.memory import has_room
 
 if TYPE_CHECKING:
     from ratchet.service.models import StoredModel
@@ -263,7 +264,9 @@ class Batcher:
             return
         if not model.exists:  # deleted while the request waited
             raise ModelUnavailableError(f"There is no model {model.id!r} here.")
-        while len(self._loaded) >= self._loaded_max:
+        while self._loaded and (
+            len(self._loaded) >= self._loaded_max or not has_room(model.weight_bytes)
+        ):
             self._unload(engine, next(iter(self._loaded)))
         engine.load(model.id, model.complete_folder, model.adapters)
         self._loaded[model.id] = None

@@ -52,6 +52,11 @@ class StoredModel:
         return (*self.below[1:], self.folder) if self.below else ()
 
     @property
+    def weight_bytes(self) -> int:
+        """Size of the complete model's weights."""
+        return sum(file.stat().st_size for file in self.complete_folder.glob("*.safetensors"))
+
+    @property
     def exists(self) -> bool:
         """Whether all its folders exist."""
         return all(folder.is_dir() for folder in (self.folder, *self.below))

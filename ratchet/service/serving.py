@@ -15,8 +15,10 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -95,6 +97,8 @@ def serve(settings: ServiceSettings) -> None:
         _watch(server, service, leave)
         address = ServiceAddress(_url(listener), os.getpid(), base.id, instance)
         write_atomically(folder / ADDRESS_FILE, json.dumps(asdict(address)))
+        if not settings.embedded:
+            service.batcher.ready.add_done_callback(partial(_announce, address))
         try:
             server.run(sockets=[listener])
         finally:
@@ -103,6 +107,13 @@ def serve(settings: ServiceSettings) -> None:
         ready = service.batcher.ready
         if ready.done() and (error := ready.exception()) is not None:
             raise LanguageServiceError(f"The engine {settings.engine!r} did not start: {error}")
+
+
+def _announce(address: ServiceAddress, ready: Future[None]) -> None:
+    """Print the address once the engine has started."""
+    if ready.exception() is None:
+        sys.stdout.write(f"Serving {address.model} at {address.url}\n")
+        sys.stdout.flush()
 
 
 def require_peft(lora: Lora, base: Path) -> None:

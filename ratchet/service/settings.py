@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ratchet.errors import ParameterError
+from ratchet.language_models.training_service.models import UPLOAD_BYTES
 from ratchet.models.lora import Lora
 from ratchet.service.training.job_folder import HyperParameterValue
 from ratchet.service.training.plan import MICRO_BATCH_PARAMETER, SUPERVISED_WEIGHT_PARAMETER
@@ -42,11 +43,12 @@ class Limits:
     bytes_per_second
         Minimal rate of a request's body.
     loaded_models
-        Models that the engine holds at a time; the least recently used is unloaded.
+        Models that the engine holds at a time, fewer if their memory is short; the least recently
+        used is unloaded.
     """
 
     request_bytes: int = 8 * 2**20
-    upload_bytes: int = 256 * 2**20
+    upload_bytes: int = UPLOAD_BYTES
     examples_min: int = 10
     examples_max: int = 200_000
     queued_jobs: int = 256

@@ -1,5 +1,6 @@
 """Optimizer steps equal those of torch; batches are of like length and complete."""
 
+import weakref
 from itertools import islice
 
 import numpy as np
@@ -59,3 +60,22 @@ def test_padding_is_on_the_right_and_weighs_nothing():
     ids, weights = pad([TokenSequence((5, 6, 7), (0.0, 1.0, 1.0)), TokenSequence((8,), (1.0,))])
     assert ids.tolist() == [[5, 6, 7], [8, 0, 0]]
     assert weights.tolist() == [[0, 1, 1], [1, 0, 0]]
+
+
+def test_gradients_are_freed_before_the_step(monkeypatch):
+    weight = torch.nn.Parameter(torch.ones(3))
+    adam, gradients, freed = ScheduledAdam([weight], 0.1, steps=1, warmup=1), [], []
+
+    def grad(*arguments, **options):
+        computed = autograd(*arguments, **options)
+        gradients.extend(map(weakref.ref, computed))
+        return computed
+
+    def step(self, clipped, **settings):
+        freed.extend(gradient() is None for gradient in gradients)
+
+    autograd = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    monkeypatch.setattr(Adam, "step", step)
+    adam.step(weight.square().sum())
+    assert freed == [True]

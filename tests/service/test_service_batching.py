@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from ratchet.language_models.engines.interface import (
     EngineError,
@@ -17,6 +19,7 @@ from ratchet.language_models.engines.interface import (
     RequestRefusedError,
 )
 from ratchet.language_models.types import ChatMessage
+from ratchet.service import batching, memory
 from ratchet.service.api.errors import from_engine
 from ratchet.service.batching import Batcher
 from ratchet.service.models import StoredModel
@@ -139,6 +142,34 @@ def test_the_least_recently_used_model_is_unloaded(batcher, engine, models):
         *[("load", "a"), ("load", "b"), ("unload", "b"), ("load", "c")],
         *[("unload", "a"), ("load", "b")],
     ]
+
+
+def test_models_are_unloaded_until_the_next_has_room(
+    batcher, engine, models, monkeypatch, tmp_path
+):
+    (tmp_path / "model.safetensors").write_bytes(bytes(7))
+    monkeypatch.setattr(
+        batching, "has_room", lambda size: size < 7 or ("unload", "a") in engine.calls
+    )
+    for name in (0, 1):
+        _ask(batcher, engine, [(models[name], 1)])
+    moves = [call for call in engine.calls if call[0] in ("load", "unload")]
+    assert moves == [("load", "a"), ("unload", "a"), ("load", "b")]
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_large_models_leave_an_eighth_of_the_memory(monkeypatch, gpu):
+    size = 2**30
+    machine = SimpleNamespace(available=3 * size, total=16 * size)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 * size, 16 * size))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 3 * size)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2 * size)
+    assert memory.has_room(size)
+    assert not memory.has_room(size + 1)
+    machine.available = 0
+    assert memory.has_room(2**26), "small models always have room"
 
 
 def test_queued_requests_fail_when_the_service_stops(engine, models):

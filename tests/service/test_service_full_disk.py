@@ -12,6 +12,7 @@ import sqlite3
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import openai
 import pytest
@@ -21,6 +22,8 @@ from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.service.api.schemas.fine_tuning import CreateJobRequest
 from ratchet.service.jobs.jobs import add_event
+from ratchet.service.jobs.trainer_process import TrainerProcess
+from ratchet.service.models import StoredModel
 
 
 def health_of(url):
@@ -73,6 +76,27 @@ def test_a_trainer_restarts_after_a_full_disk(gate, served, client, upload, wait
     await_health(served.url, "ok")
     messages = [event.message for event in client.fine_tuning.jobs.list_events(job.id)]
     assert any("starts over" in message for message in messages)
+
+
+def test_nothing_is_trained_while_there_is_no_space_for_the_model(
+    gate, served, client, upload, wait_for, monkeypatch
+):
+    (gate / "open").touch()
+    disk, started = SimpleNamespace(free=99), []
+    start_job = TrainerProcess.start_job
+    monkeypatch.setattr(StoredModel, "weight_bytes", 100)
+    monkeypatch.setattr("ratchet.service.jobs.runner.shutil.disk_usage", lambda _: disk)
+    monkeypatch.setattr(
+        TrainerProcess,
+        "start_job",
+        lambda self, folder: (started.append(folder), start_job(self, folder)),
+    )
+    job = create(client, upload(client))
+    assert "No space left on device" in await_health(served.url, "degraded")["reason"]
+    assert not started
+    disk.free = 100
+    assert wait_for(client, job.id).status == "succeeded"
+    assert len(started) == 1
 
 
 def test_a_full_database_ends_no_thread(served, client, upload, wait_for):

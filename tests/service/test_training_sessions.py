@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import sqlite3
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
-from ratchet.errors import LanguageModelError
+from ratchet.errors import DataError, LanguageModelError
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.retrying import RetryPolicy
@@ -21,8 +25,12 @@ from ratchet.language_models.training_service import (
     SampleRequest,
     TrainingExample,
     connect,
+    models,
 )
+from ratchet.language_models.training_service.models import read_model_files
+from ratchet.models.folders import WEIGHTS_FILE
 from ratchet.models.lora import Lora
+from ratchet.models.optimizers import Adam
 from ratchet.service.api.errors import ApiError
 from ratchet.service.api.routes.models import add_model
 from ratchet.service.models import StoredModel
@@ -254,7 +262,28 @@ def test_a_session_resumes_from_another_ones_saved_state(served, open_session):
         open_session(model=plain, resume=True)
 
 
-def test_saving_links_the_snapshot_of_the_last_step(served, open_session):
+def test_a_run_with_a_session_in_each_iteration_has_one_model_in_memory(
+    served, open_session, monkeypatch
+):
+    monkeypatch.setattr(sessions, "_WORK_PER_SNAPSHOT", 1e9)
+    training, states, model = served.service.training, [], {"model": MODEL}
+    for iteration in range(3):
+        session = open_session(**model, lora_rank=2, seed=9, intent=f"iteration {iteration}")
+        _step(session, 0)
+        name = session.save_weights(sequence=2, name="iteration", optimizer=True)
+        model = {"model": name, "resume": True}
+        states.append(training._open[session.session_id].state)
+        training.sample_and_score(name, [SampleRequest((1, 2), 1, seed=0)]).result()
+        assert training.records.row(session.session_id)["snapshot"] == 2, "no step is repeated"
+    assert states[0] is states[1] is states[2]
+    assert sum(opened.state is states[0] for opened in training._open.values()) == 1
+    saved = [model_id for model_id in training._samplers if ":iteration:" in model_id]
+    assert saved == [name], "no earlier model is in memory"
+
+
+@pytest.mark.parametrize("work", [0.0, 1e9])
+def test_saving_links_the_snapshot_of_the_last_step(served, open_session, monkeypatch, work):
+    monkeypatch.setattr(sessions, "_WORK_PER_SNAPSHOT", work)
     session = open_session()
     _step(session, 0)
     saved = served.service.models.get(session.save_weights(sequence=2, name="w", optimizer=True))
@@ -314,6 +343,16 @@ def test_an_operation_during_deletion_does_not_enter_the_next_session(
     assert open_session(intent="late").next_sequence() == 0
 
 
+def test_a_model_that_no_service_accepts_is_not_read(model, monkeypatch):
+    size = sum(path.stat().st_size for path in model.iterdir())
+    monkeypatch.setattr(models, "UPLOAD_BYTES", size)
+    read_model_files(model)
+    monkeypatch.setattr(models, "UPLOAD_BYTES", size - 1)
+    monkeypatch.setattr(Path, "read_bytes", None)
+    with pytest.raises(DataError, match=f"`ratchet llm serve --model {model}`.*'{MODEL}'"):
+        read_model_files(model)
+
+
 def test_an_upload_can_be_repeated_after_a_full_database(served, model, monkeypatch):
     database, models = served.service.database, served.service.models
     own = database.transaction
@@ -360,6 +399,30 @@ def test_transformers_models_train_like_small_ones(tmp_path, model, monkeypatch)
         saved = StoredModel("saved", folder, MODEL, (model,) if rank else ())
         served = SessionState(saved, Lora(), 0).sample(requests)
         assert [c.tokens for c in served] == [c.tokens for c in completions]
+
+
+@pytest.mark.slow
+def test_a_saved_adapter_to_a_16_bit_model_is_sampled_as_it_was_trained(
+    tmp_path, model, monkeypatch
+):
+    pytest.importorskip("peft")
+    monkeypatch.setattr(trained_model, "plain_shape", lambda _: None)
+    base = shutil.copytree(model, tmp_path / "base")
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(base / WEIGHTS_FILE).items()}
+    save_file(weights, base / WEIGHTS_FILE, metadata={"format": "pt"})
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    trained = SessionState(StoredModel(MODEL, base, MODEL), Lora(rank=3), 5)
+    before = trained.forward_backward(EXAMPLES, "cross_entropy", {}).log_probs
+    trained.optim_step(replace(STEP, learning_rate=1e-4, weight_decay=0.0))
+    trained.save_model(tmp_path / "saved")
+    saved = SessionState(StoredModel("saved", tmp_path / "saved", MODEL, (base,)), Lora(), 0)
+    expected, sampled = (
+        np.concatenate(state.forward_backward(EXAMPLES, "cross_entropy", {}).log_probs)
+        for state in (trained, saved)
+    )
+    error = abs(sampled - expected).max()
+    assert error < 0.05 * abs(expected - np.concatenate(before)).max()
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -409,6 +472,16 @@ def test_all_optimizer_settings_affect_the_weights(served, open_session):
     assert _OTHER_STEPS.keys() == set(OptimizerSettings.__dataclass_fields__)
     for name, value in _OTHER_STEPS.items():
         assert not _equal(usual, trained(replace(STEP, **{name: value}))), name
+
+
+def test_gradients_are_clipped_in_place(model, monkeypatch):
+    state, passed = SessionState(StoredModel(MODEL, model, MODEL), Lora(), 0), []
+    state.forward_backward(EXAMPLES, "ppo", {})
+    gradients = state._gradients
+    monkeypatch.setattr(Adam, "step", lambda self, gradients, **settings: passed.extend(gradients))
+    norm = state.optim_step(replace(STEP, max_grad_norm=0.5))["grad_norm"]
+    assert all(one is other for one, other in zip(passed, gradients, strict=True))
+    assert norm > 0.5 == pytest.approx(float(torch.stack([g.norm() for g in passed]).norm()))
 
 
 @pytest.mark.slow

@@ -312,13 +312,22 @@ def _stream_text(
 def _describe(
     tokenizer: ChatTokenizer, token: int, scores: Tensor, request: GenerationRequest
 ) -> GeneratedToken:
-    count = min(request.top_logprobs, scores.shape[0])
-    values, places = scores.sort(descending=True, stable=True)
     top = tuple(
-        TokenChoice(tokenizer.token_text(index), value)
-        for index, value in zip(places[:count].tolist(), values[:count].tolist(), strict=True)
+        TokenChoice(tokenizer.token_text(index), float(scores[index]))
+        for index in _most_likely(scores, request.top_logprobs)
     )
     return GeneratedToken(tokenizer.token_text(token), float(scores[token]), top)
+
+
+def _most_likely(scores: Tensor, count: int) -> list[int]:
+    """Return the most likely tokens; of equally likely ones, those with lower ids first."""
+    if not count:
+        return []
+    least = scores.topk(min(count, len(scores))).values[-1]
+    candidates = (scores >= least).nonzero()[:, 0]  # topk orders equals in no defined way
+    order = scores[candidates].argsort(descending=True, stable=True)
+    tokens: list[int] = candidates[order[:count]].tolist()
+    return tokens
 
 
 def _find_stop(tokenizer: ChatTokenizer, row: _Row) -> None:
@@ -351,11 +360,14 @@ def _echo(loaded: _Loaded, row: _Row) -> tuple[PromptToken, ...]:
     texts = [loaded.tokenizer.token_text(token) for token in row.prompt]
     if not row.request.logprobs or len(row.prompt) < 2:
         return tuple(PromptToken(text) for text in texts)
-    ids = torch.tensor([row.prompt[:-1]])
-    scores = log_probabilities(loaded.model.chosen_logits(ids, torch.ones_like(ids) > 0))
-    described = [
-        _describe(loaded.tokenizer, token, line, row.request)
-        for token, line in zip(row.prompt[1:], scores, strict=True)
-    ]
-    rest = (PromptToken(token.token, token.logprob, token.top) for token in described)
-    return (PromptToken(texts[0]), *rest)
+    echoed = [PromptToken(texts[0])]
+
+    def describe(logits: Tensor, tokens: Tensor) -> tuple[()]:
+        for token, line in zip(tokens.tolist(), log_probabilities(logits), strict=True):
+            described = _describe(loaded.tokenizer, token, line, row.request)
+            echoed.append(PromptToken(described.token, described.logprob, described.top))
+        return ()
+
+    ids = torch.tensor([row.prompt])
+    loaded.model.map_logits(describe, ids[:, :-1], torch.ones_like(ids[:, 1:]) > 0, ids[0, 1:])
+    return tuple(echoed)

@@ -189,7 +189,7 @@ class HuggingFaceLanguageModel(LanguageModel):
     def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts padded on the left."""
         cache = HuggingFaceCache(None, readable)
-        with self._reading():
+        with self._reading(), head_input(self._whole, _contiguous_if_16_bit):
             return read_on(self._network, ids, cache), cache
 
     def rows_at_once(self, length: int, most: int) -> int:
@@ -320,7 +320,9 @@ class HuggingFaceLanguageModel(LanguageModel):
             weights = None
             if self._saved_dtype is not None:
                 tensors = self._network.state_dict()
-                weights = {name: tensor.to(self._saved_dtype) for name, tensor in tensors.items()}
+                keys = {name: (t.data_ptr(), t.shape) for name, t in tensors.items()}
+                rounded = {keys[name]: t.to(self._saved_dtype) for name, t in tensors.items()}
+                weights = {name: rounded[key] for name, key in keys.items()}  # tied ones once
             self._network.save_pretrained(folder, state_dict=weights)
             self._files.write(folder)
             return
@@ -376,6 +378,11 @@ class HuggingFaceLanguageModel(LanguageModel):
 def _slot_length(length: int) -> int:
     """Round a row's length up, so that few sizes of caches occur; with room for a block's rest."""
     return 1 << max(8, (length + _SPARE - 1).bit_length())
+
+
+def _contiguous_if_16_bit(hidden: Tensor) -> Tensor:
+    """Copy the rows' last states: a CPU would copy a 16-bit head for each strided row."""
+    return hidden.contiguous() if hidden.itemsize == 2 else hidden
 
 
 def _named(network: Any) -> dict[str, Tensor]:  # noqa: ANN401 -- PreTrainedModel

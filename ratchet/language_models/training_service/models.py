@@ -11,13 +11,22 @@ from ratchet.errors import DataError
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".txt", ".safetensors"})
 
 
+UPLOAD_BYTES = 256 * 2**20
+"""Size of the largest upload that Ratchet's service accepts."""
+
+
 def read_model_files(folder: Path) -> dict[str, bytes]:
-    """Read the files of a complete model in Hugging Face's layout."""
-    files = {
-        file.name: file.read_bytes()
-        for file in sorted(folder.iterdir())
-        if file.is_file() and file.suffix in _SUFFIXES
-    }
+    """Read the files of a complete model in Hugging Face's layout, if they can be uploaded."""
+    paths = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    paths = [path for path in paths if path.suffix in _SUFFIXES]
+    size = sum(path.stat().st_size for path in paths)
+    if size > UPLOAD_BYTES:
+        raise DataError(
+            f"model: {folder} has {size / 1e6:.0f} MB, and a service accepts uploads of"
+            f" {UPLOAD_BYTES / 1e6:.0f} MB. Start it with `ratchet llm serve --model {folder}`, and"
+            f" set the agent's model to its name, {folder.name!r}."
+        )
+    files = {path.name: path.read_bytes() for path in paths}
     check_model_files(files)
     return files
 

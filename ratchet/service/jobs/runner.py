@@ -187,7 +187,10 @@ class JobRunner:
         job_id = row["id"]
         folder = self._folder / job_id / str(row["attempts"])  # not where an orphan may write
         folder.mkdir(parents=True)
-        self._job(row).write(folder)
+        job = self._job(row)
+        if not job.hyperparameters.get("lora_rank"):  # otherwise the adapter is small
+            _require_disk_space(folder, self._models.get(row["model"]).weight_bytes)
+        job.write(folder)
         process = self._process()
         with self._lock:
             self._current = (job_id, process)
@@ -256,7 +259,7 @@ class JobRunner:
             logger.error(
                 "The trainer of %s ran out of disk space:\n%s", row["id"], process.last_lines()
             )
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise _no_room()
         try:
             if code != 0:
                 raise RatchetError(f"The trainer ended with {_words(code)}.")
@@ -284,9 +287,21 @@ def _event_row(job_id: str, event: TrainingEvent, now: int) -> tuple[str, str, i
     return f"ftevent-{secrets.token_hex(12)}", job_id, now, message, data_text
 
 
+def _require_disk_space(folder: Path, num_bytes: int) -> None:
+    """Raise OSError if weights could not be written, before they are trained in vain."""
+    if shutil.disk_usage(folder).free < num_bytes:
+        raise _no_room()
+
+
+def _no_room() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def _words(code: int) -> str:
     if code >= 0:
         return f"code {code}"
+    if code == -signal.SIGKILL:
+        return "the signal SIGKILL (perhaps the memory is short: lower micro_batch_size)"
     try:
         return f"the signal {signal.Signals(-code).name}"
     except ValueError:

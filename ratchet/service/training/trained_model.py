@@ -36,8 +36,8 @@ class TrainedModel:
     shares_prompts
         Whether a small Llama reads prefixes that rows share once; faster, with different rounding.
     saves_memory
-        Whether a GPU computes in bfloat16, and an adapter's base model keeps its stored type;
-        otherwise all is in float32.
+        Whether adapters are merged in the model's stored type, a GPU computes in bfloat16, and an
+        adapter's base model keeps its stored type there; otherwise all is in float32.
     """
 
     def __init__(
@@ -76,9 +76,12 @@ class TrainedModel:
         from ratchet.language_models.local.network import read_network, with_adapters
 
         files, device = ModelFiles(folder), best_device()
-        network = with_adapters(read_network(folder, "auto"), adapters)
-        saves_memory = saves_memory and device.type == "cuda"
+        network = read_network(folder, "auto")
         stored_dtype = network.dtype
+        if not saves_memory:  # 16-bit weights would round away most of a small change
+            network.float()
+        network = with_adapters(network, adapters)
+        saves_memory = saves_memory and device.type == "cuda"
         if self._base is None or not saves_memory:
             network.float()
         self.size = int(network.num_parameters())

@@ -195,13 +195,15 @@ class TrainingSessions:
         """Return a saved model, loaded into memory."""
         from ratchet.service.training_sessions.state import SessionState
 
-        key = str(model.folder)
-        if key not in self._samplers:
+        if model.id not in self._samplers:
+            saver = self.records.saver_of(model.id)
+            if saver is not None:  # a run that samples from its next model needs the previous less
+                self._samplers.pop(saver["begins"] or saver["model"], None)
             while len(self._samplers) >= _LOADED:
                 self._samplers.popitem(last=False)
-            self._samplers[key] = SessionState(model, Lora(), 0)
-        self._samplers.move_to_end(key)
-        return self._samplers[key]
+            self._samplers[model.id] = SessionState(model, Lora(), 0)
+        self._samplers.move_to_end(model.id)
+        return self._samplers[model.id]
 
     def _do_up_to(self, session_id: str, sequence: int) -> dict[str, Any]:
         """Execute verbs up to one; return its response."""
@@ -244,10 +246,13 @@ class TrainingSessions:
                 " Restore them, or open another session.",
                 "base_model_changed",
             )
-        while len(self._open) >= _LOADED:
-            self._open.popitem(last=False)
-        lora = Lora(rank=row["lora_rank"], alpha=row["lora_alpha"])
-        session = _Open(SessionState(model, lora, row["seed"]), row["snapshot"])
+        state = self._state_of_saver(row)
+        if state is None:
+            while len(self._open) >= _LOADED:
+                self._open.popitem(last=False)
+            lora = Lora(rank=row["lora_rank"], alpha=row["lora_alpha"])
+            state = SessionState(model, lora, row["seed"])
+        session = _Open(state, row["snapshot"])
         if session.done:
             session.state.read(self._file(session_id, session.done))
         elif row["begins"] is not None:
@@ -255,6 +260,15 @@ class TrainingSessions:
             session.state.read(start, optimizer=not row["new_optimizer"])
         self._open[session_id] = session
         return session
+
+    def _state_of_saver(self, row: sqlite3.Row) -> SessionState | None:
+        """Take the state of the session that saved the weights to start from, if it is in memory.
+
+        A run that opens a session in each iteration thus has its model in memory once.
+        """
+        saver = None if row["begins"] is None else self.records.saver_of(row["begins"])
+        session = None if saver is None else self._open.pop(saver["id"], None)
+        return None if session is None else session.state
 
     def _do(self, session: _Open, row: sqlite3.Row) -> None:
         """Execute a verb, and record its response unless it was recorded before a restart.
@@ -271,7 +285,7 @@ class TrainingSessions:
             )
             if isinstance(request, SaveWeightsRequest):
                 if row["answer"] is None:
-                    answer, also = self._save(session.state, row, request)
+                    answer, also = self._save(session, row, request)
             elif isinstance(request, LoadWeightsRequest):
                 answer = self._load(session.state, row, request)
             else:
@@ -317,7 +331,7 @@ class TrainingSessions:
         return {"model": model.id}
 
     def _save(
-        self, state: SessionState, row: sqlite3.Row, request: SaveWeightsRequest
+        self, opened: _Open, row: sqlite3.Row, request: SaveWeightsRequest
     ) -> tuple[dict[str, Any], Callable[[sqlite3.Connection], None]]:
         """Save the weights as a model, in one transaction with the verb's response."""
         session = self.records.row(row["session"])
@@ -340,11 +354,11 @@ class TrainingSessions:
         work_folder = self._folder / session["id"] / "saved"
         shutil.rmtree(work_folder, ignore_errors=True)
         work_folder.mkdir(parents=True)
-        state.save_model(work_folder)
-        if request.optimizer and 0 < row["sequence"] == session["snapshot"]:  # already written
+        opened.state.save_model(work_folder)
+        if request.optimizer:
+            if not row["sequence"] or row["sequence"] != session["snapshot"]:
+                self._write(session["id"], opened)
             _link_or_copy(self._file(session["id"], row["sequence"]), work_folder / _STATE_FILE)
-        elif request.optimizer:
-            state.write(work_folder / _STATE_FILE)
         self._models.put(work_folder, folder_name)
 
         def register(connection: sqlite3.Connection) -> None:

@@ -159,8 +159,9 @@ class SessionState:
         max_norm, factor = settings.max_grad_norm, 1.0
         if max_norm and norm > max_norm:
             factor = max_norm / norm
+        torch._foreach_mul_(self._gradients, factor)
         self._adam.step(
-            torch._foreach_mul(self._gradients, factor),
+            self._gradients,
             learning_rate=settings.learning_rate,
             beta1=settings.beta1,
             beta2=settings.beta2,

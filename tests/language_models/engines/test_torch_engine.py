@@ -7,10 +7,16 @@ import torch
 from micro_model import write_micro_model
 
 from ratchet.errors import UnknownNameError
+from ratchet.language_models.engines import torch_engine
 from ratchet.language_models.engines.interface import GenerationRequest, RequestRefusedError
-from ratchet.language_models.engines.sampling import Sampler, pcg64_uniforms
+from ratchet.language_models.engines.sampling import (
+    Sampler,
+    log_probabilities,
+    pcg64_uniforms,
+)
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.language_models.local import loading
+from ratchet.language_models.local import model as local_model
 from ratchet.language_models.types import ChatMessage
 
 
@@ -49,6 +55,30 @@ def test_results_do_not_depend_on_the_batch_bit_for_bit(engine):
     assert together == [engine.generate([one])[0] for one in requests]
     assert together == engine.generate(requests[::-1])[::-1]
     assert together[:7] == engine.generate(requests[:7])
+
+
+def test_few_logits_of_an_echoed_prompt_are_in_memory_at_a_time(engine, monkeypatch):
+    echo = request(prompt=tuple(range(2, 22)), echo=True, max_tokens=0)
+    complete = engine.generate([echo])
+    sizes = []
+
+    def recorded(logits):
+        sizes.append(len(logits))
+        return log_probabilities(logits)
+
+    monkeypatch.setattr(torch_engine, "log_probabilities", recorded)
+    monkeypatch.setattr(
+        local_model, "LOGITS_AT_ONCE", 3 * engine._loaded["m"].model.vocabulary_size
+    )
+    assert engine.generate([echo]) == complete
+    assert sizes == [3] * 6 + [1]
+
+
+def test_of_equally_likely_tokens_those_with_lower_ids_are_listed():
+    scores = torch.randint(5, (200,), generator=torch.Generator().manual_seed(1)).double()
+    expected = scores.sort(descending=True, stable=True).indices.tolist()
+    for count in (0, 1, 7, 60, 200, 300):
+        assert torch_engine._most_likely(scores, count) == expected[:count]
 
 
 def test_the_seed_determines_the_sample(engine):

@@ -8,9 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_model import ALPHABET, ASSISTANT, END, FIRST, USER, prompts, write_small_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.local.model import pad_left
+from ratchet.language_models.local.model_files import ModelFiles
+from ratchet.language_models.local.network import read_network
 from ratchet.language_models.local.small_models import (
     ROLES,
     SmallModelShape,
@@ -255,6 +259,47 @@ def test_an_adapter_has_its_figures_and_its_seed(folder, tmp_path):
         read(folder, lora=Lora(rank=3, dropout=0.1))
     with pytest.raises(DataError, match="PEFT cannot adapt"):
         read(folder, lora=Lora(rank=3, target_modules=("no_such_layer",)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_half_precision_head_is_not_copied_for_each_prompt(folder, dtype):
+    model = read(folder, lora=Lora(rank=1), dtype=dtype)
+    shapes = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
+                shapes.append(args[1].shape)
+            return function(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Products():
+        logits, _ = model.start(*pad_left(prompts(3), model.device))
+    head = (model.shape.width, logits.shape[1])
+    assert shapes[-1] == (head if dtype == "bfloat16" else (3, *head))  # as before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_tied_head_is_saved_once_in_half_precision(folder, tmp_path, is_tied):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
+
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    config = Qwen2Config(
+        **sizes, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=is_tied
+    )
+    network = Qwen2ForCausalLM(config)
+    model = HuggingFaceLanguageModel(
+        ModelFiles(folder), network, torch.device("cpu"), saved_dtype=torch.bfloat16
+    )
+    model.save(tmp_path / "saved")
+    (tmp_path / "saved" / "config.json").write_text(config.to_json_string())
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert ("lm_head.weight" in saved) is not is_tied
+    for name, tensor in read_network(tmp_path / "saved", "float32").state_dict().items():
+        assert torch.equal(tensor, network.state_dict()[name].bfloat16().float()), name
 
 
 @pytest.mark.slow
