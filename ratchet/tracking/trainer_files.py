@@ -1,6 +1,6 @@
 """Checkpoints and artifacts that trainers save, and selection of a run's saved states.
 
-Trainers import it, so it imports neither store nor run folders; see
+Trainers import it, so it opens neither store nor run folders; see
 :mod:`ratchet.experiment_files.base_run` for the states of all runs.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError
+from ratchet.store.local import hash_file
 
 LATEST = "latest"
 STATE_FOLDER = "state"
@@ -87,7 +88,7 @@ def checkpoint_states(home: str | Path, run_id: str) -> dict[int, SavedState]:
             continue
         iteration = int(json.loads((base / METADATA_FILE).read_bytes())["iteration"])
         files = {
-            path.relative_to(folder).as_posix(): _digest(path)
+            path.relative_to(folder).as_posix(): hash_file(path)
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         }
@@ -96,11 +97,6 @@ def checkpoint_states(home: str | Path, run_id: str) -> dict[int, SavedState]:
             run_id, iteration, state_digest(files), parameters, folder.absolute
         )
     return states
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_checkpoint(home: str | Path, run_id: str, version: str) -> SavedState:

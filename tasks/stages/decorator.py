@@ -164,7 +164,8 @@ def _compute(
             noted_files(call, session, claim.workdir),
             full_disk_explained(call, claim.workdir),
         ):
-            start, session.seconds_ahead = time.monotonic(), 0.0
+            session.seconds_ahead = 0.0
+            start = time.monotonic()
             metrics = stage.work(call, claim.workdir, session)
             seconds = time.monotonic() - start + session.seconds_ahead
         manifest = claim.commit(
