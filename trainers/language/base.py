@@ -80,8 +80,6 @@ class InitialModel:
         Identifies the initial model: the same intent means the same model with the same data.
     only_plays
         Whether this process only samples: optimizer and reference models are not needed.
-    num_models
-        How many models are trained on the device, of which each gets an equal part of its memory.
     """
 
     build_model: Callable[[], LanguageModel]
@@ -89,7 +87,6 @@ class InitialModel:
     settings: ExperimentSettings
     intent: str
     only_plays: bool = False
-    num_models: int = 1
 
 
 class BaseTrainer(NamedTrainer, ABC):
@@ -114,8 +111,6 @@ class BaseTrainer(NamedTrainer, ABC):
         instead_of_callbacks=None,
         supports_phases=True,
     )
-    _num_models = 1
-    """How many models are trained on its device."""
     section: ClassVar[str] = ""
     """The name of the trainer's section of parameters; empty for custom trainers."""
 

@@ -51,16 +51,22 @@ def build_learners(
     """
     first = {model: agent for agent, model in reversed([*model_names.items()])}
     learners: dict[str, BaseTrainer] = {}
+    models: list[LanguageModel] = []
     for model in dict.fromkeys(model_names.values()):
         name = first[model]
 
         def build(name: str = name, model: str = model) -> LanguageModel:
             if initial is not None:
                 folder = initial / MODELS_FOLDER / model
-                return load_built_model(instance, name, settings, folder)
-            if instance.agents[name].parameters.load_checkpoint_and_parameters:
-                return load_earlier_model(instance, name, settings, find)
-            return build_model(instance, name, settings)
+                built = load_built_model(instance, name, settings, folder)
+            elif instance.agents[name].parameters.load_checkpoint_and_parameters:
+                built = load_earlier_model(instance, name, settings, find)
+            else:
+                built = build_model(instance, name, settings)
+            built.num_on_device = len(first)
+            built.share_frozen_weights(models)
+            models.append(built)
+            return built
 
         agent = instance.agents[name].parameters
         which = "" if len(first) == 1 else model
@@ -72,7 +78,7 @@ def build_learners(
         kernels = deterministic_kernels(settings, strict=True)
         with torch_threads(settings.num_threads), kernels, seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{hyper_params.seed}:{name}"
-            learner.begin(InitialModel(build, agent, settings, intent, only_plays, len(first)))
+            learner.begin(InitialModel(build, agent, settings, intent, only_plays))
     return learners
 
 

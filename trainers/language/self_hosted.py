@@ -97,7 +97,7 @@ class SelfHostedTrainer(BaseTrainer):
         """Build the model and the engine that samples from it."""
         model, engine = initial_model.build_model(), self.language.engine
         base_dir = Path(base) if (base := initial_model.settings.base_dir) else None
-        self._only_plays, self._num_models = initial_model.only_plays, initial_model.num_models
+        self._only_plays = initial_model.only_plays
         self._rank_seconds = initial_model.settings.rank_seconds
         self._rank_cluster = initial_model.settings.rank_cluster
         self.connect(model, make_engine(engine.name, model, engine.given, base_dir))
@@ -182,7 +182,7 @@ class SelfHostedTrainer(BaseTrainer):
         if memory is None:
             return None
         return fitting_tokens(
-            memory // self._num_models,
+            memory,
             self.model,
             self._learning_parameters(),
             [each for each in vars(self).values() if isinstance(each, LanguageModel)],

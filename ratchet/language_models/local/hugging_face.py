@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,6 +283,27 @@ class HuggingFaceLanguageModel(LanguageModel):
         return HuggingFaceLanguageModel(
             self._files, network, self.device, base=self._base, adapted=self._adapted
         )
+
+    def share_frozen_weights(self, others: Iterable[LanguageModel]) -> None:
+        """Use the base weights of another model that adapts the same base."""
+        for other in others:
+            if isinstance(other, HuggingFaceLanguageModel) and other._read_from == self._read_from:
+                weights = other._frozen_weights()
+                for name, weight in self._frozen_weights().items():
+                    weight.data = weights[name].data
+                other.sharing.add(self)
+                self.sharing = other.sharing
+                return
+
+    @property
+    def _read_from(self) -> tuple[object, ...]:
+        """Equal for models with the same frozen weights; itself without an adapter."""
+        return (self if self._base is None else self._base.weights, self.device, self.dtype)
+
+    def _frozen_weights(self) -> dict[str, torch.nn.Parameter]:
+        """Return the base model's weights, by name; an adapter may wrap other layers."""
+        named = self._network.named_parameters()
+        return {n.replace(".base_layer.", "."): p for n, p in named if not p.requires_grad}
 
     def all_parameters(self) -> list[torch.nn.Parameter]:
         """Return the weights, trained or not."""

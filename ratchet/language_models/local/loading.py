@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -99,6 +99,9 @@ class PlainLanguageModel(LanguageModel):
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return all weights."""
         return [parameter for parameter in self.llama.parameters() if parameter.requires_grad]
+
+    def share_frozen_weights(self, others: Iterable[LanguageModel]) -> None:
+        """Do nothing: all weights are trained."""
 
     def reference(self) -> LanguageModel:
         """Return a frozen copy."""

@@ -25,10 +25,11 @@ _MARGIN = 1.5  # layers with more norms, or attention that is not fused, keep mo
 
 
 def device_memory(model: LanguageModel) -> int | None:
-    """Return the total bytes of a model's GPU; None on a CPU, and for small models."""
+    """Return a model's part of its GPU's memory, in bytes; None on a CPU, and for small models."""
     if model.device.type != "cuda" or model.num_parameters <= LARGEST_PLAIN_MODEL:
         return None
-    return int(torch.cuda.get_device_properties(model.device).total_memory)
+    total = int(torch.cuda.get_device_properties(model.device).total_memory)
+    return total // model.num_on_device
 
 
 def kept_bytes(model: LanguageModel) -> int:
@@ -52,9 +53,9 @@ def fitting_tokens(
     Parameters
     ----------
     memory
-        The device's total bytes.
+        The model's part of the device's bytes.
     model
-        The trained model.
+        The trained model. Of frozen weights that other models share, a part is counted.
     trained
         The weights that an optimizer updates.
     models
@@ -68,7 +69,9 @@ def fitting_tokens(
     learned = list(trained)
     all_weights = [*learned, *(each for one in (model, *models) for each in one.all_parameters())]
     weights = {id(each): each for each in all_weights}
+    frozen = [each for each in model.all_parameters() if id(each) not in set(map(id, learned))]
     stored = sum(map(_weight_bytes, weights.values())) + sum(map(_learning_bytes, learned))
+    stored -= sum(map(_weight_bytes, frozen)) * (len(model.sharing) - 1) // len(model.sharing)
     stored //= processes
     if processes > 1:
         stored += 2 * sum(map(_weight_bytes, model.all_parameters()))

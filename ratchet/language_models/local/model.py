@@ -7,10 +7,11 @@ Trainers use models only through this interface; ``loading`` implements it for s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -113,6 +114,10 @@ class LanguageModel(ABC):
         self.device = device
         self.recomputes_activations = False
         """Whether the backward pass computes activations again instead of keeping them."""
+        self.num_on_device = 1
+        """How many trained models share the device's memory, of which each gets an equal part."""
+        self.sharing: WeakSet[LanguageModel] = WeakSet([self])
+        """The models that have its frozen weights in common, itself included."""
 
     def score(
         self,
@@ -271,6 +276,10 @@ class LanguageModel(ABC):
     @abstractmethod
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the trainable weights; only the adapter's if the model is adapted."""
+
+    @abstractmethod
+    def share_frozen_weights(self, others: Iterable[LanguageModel]) -> None:
+        """Use the frozen weights of one of the others, if it has the same, instead of copies."""
 
     @abstractmethod
     def reference(self) -> LanguageModel:

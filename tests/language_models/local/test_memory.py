@@ -45,6 +45,8 @@ def fake_model(dtype, **changes):
         "recomputes_activations": False,
         "keeps_logits": False,
         "device": torch.device("cuda"),
+        "num_on_device": 1,
+        "sharing": [None],
         "parameters": lambda: weights[:1],
         "all_parameters": lambda: weights,
     }
@@ -58,6 +60,7 @@ def fake_model(dtype, **changes):
         (torch.float32, {}, {}, 10_000 * 4 + 9000 * 12, 3 * 240 + 52 + 2 * 240),
         (torch.float32, {"recomputes_activations": True}, {}, 148_000, 3 * 16 + 52 + 2 * 240),
         (torch.float32, {"keeps_logits": True}, {}, 148_000, 1252 + 16 * 7),
+        (torch.float32, {"sharing": [None] * 4}, {}, 148_000 - 1000 * 4 * 3 // 4, 1252),
         (torch.float32, {}, {"reads": 2}, 148_000, 2 * 1252),
         (torch.float32, {}, {"processes": 4}, 148_000 // 4 + 2 * 10_000 * 4, 1252),
         # bfloat16: norms 2·(8·4 + 4), attention 4·(4 + 2) + 4·2, MLP 8·5; masters have gradients
@@ -95,6 +98,7 @@ def test_memory_counts_on_a_gpu_for_models_that_are_not_small(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     large = {"num_parameters": 10**9}
     assert memory.device_memory(fake_model(torch.float32, **large)) == 123
+    assert memory.device_memory(fake_model(torch.float32, num_on_device=2, **large)) == 61
     assert memory.device_memory(fake_model(torch.float32)) is None
     on_cpu = fake_model(torch.float32, device=torch.device("cpu"), **large)
     assert memory.device_memory(on_cpu) is None

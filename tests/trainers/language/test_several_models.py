@@ -91,6 +91,40 @@ def test_a_trainer_continues_from_a_saved_state_with_the_same_bits(changes, tmp_
     assert LanguageState.load(tmp_path / "half").learners.keys() == whole.learners.keys()
 
 
+def test_adapters_of_one_base_model_share_its_weights(tmp_path, monkeypatch):
+    base = build()
+    base.initial_state()
+    base.learner.save_model(tmp_path / "base")
+    changes = (
+        *(
+            BOTH,
+            f"agents._default.model={tmp_path / 'base'}",
+            f"agents.right.model={tmp_path / 'base'}",
+        ),
+        *("agents._default.lora.rank=2", "agents._default.warm_up.num_steps=0"),
+        "agents.right.lora.target_modules=[q_proj]",
+    )
+    trainer = build(*changes)
+    trainer.initial_state()
+    left, right = (learner.model for learner in trainer.learners.values())
+    assert set(left.sharing) == set(right.sharing) == {left, right}
+    assert left.num_on_device == right.num_on_device == 2
+    storages = [
+        {each.untyped_storage().data_ptr() for each in model.all_parameters()}
+        for model in (left, right)
+    ]
+    own = [len(model.parameters()) for model in (left, right)]
+    assert len(storages[0] | storages[1]) == len(storages[0]) + own[1]
+    assert own[0] > own[1], "the adapters have different layers"
+    trainer.run_iterations(0, 2)
+    monkeypatch.setattr(type(left), "share_frozen_weights", lambda model, others: None)
+    apart = build(*changes)
+    apart.initial_state()
+    apart.run_iterations(0, 2)
+    assert apart.state == trainer.state
+    assert set(apart.learners["left"].model.sharing) == {apart.learners["left"].model}
+
+
 def test_a_shared_model_learns_from_all_seats():
     trainer = build(BOTH, SHARED)
     trainer.initial_state()

@@ -227,11 +227,11 @@ class Ranks:
         self._processes = self._launch(names)
         request = {
             "trainer": self._class,
-            "num_models": self._trainer._num_models,
             "config": config,
             "devices": self._processes.devices(device),
             "dtype": self._dtype,
             "recomputes": self._trainer.model.recomputes_activations,
+            "num_on_device": self._trainer.model.num_on_device,
             "base_dir": str(Path(config.get("base_dir") or ".").resolve()),
             "timeout": self._timeout,
             "meeting": self._processes.meeting,

@@ -176,14 +176,13 @@ class Rank:
         mesh = self._join(device, request["meeting"], timeout)
         self.trainer = find_class(request["trainer"])(request["config"])
         self.trainer.share = self.share
-        self.trainer._num_models = request["num_models"]
         self._load = partial(
             load_language_model,
             self._folder / MODEL_FOLDER,
             base_dir=Path(request["base_dir"]),
             dtype=request["dtype"],
         )
-        self._in_turn(partial(self._connect, mesh, recomputes=request["recomputes"]))
+        self._in_turn(partial(self._connect, mesh, request))
         load = partial(self._in_turn, partial(self._load, device=str(self.trainer.model.device)))
         options = self.trainer.language.engine.given
         self._sampler = RankSampler(self.trainer.model, load, options)
@@ -205,9 +204,10 @@ class Rank:
             dist.barrier()
         return loaded
 
-    def _connect(self, mesh: DeviceMesh, *, recomputes: bool) -> None:
+    def _connect(self, mesh: DeviceMesh, request: Tree) -> None:
         model = self._load()
-        if recomputes:
+        model.num_on_device = request["num_on_device"]
+        if request["recomputes"]:
             model.recompute_activations()
         with seeded_globals(derive_seed(0, "connect")):  # replaced by the main process's
             self.trainer.connect(model, InProcessEngine(model))

@@ -84,7 +84,6 @@ class RankTrainer(Protocol):
     model: LanguageModel
     moment: TrainingPosition
     share: RankShare | None
-    _num_models: int
     _config: DictConfig
     _optimizer: LanguageOptimizer
 
