@@ -88,11 +88,11 @@ def _about_data(points: Sequence[MetricPoint]) -> Iterator[str]:
 
 
 _ZERO = (
-    ("all advantages were", ("critic/advantages/min", "critic/advantages/max")),
-    ("the gradient was", ("actor/grad_norm", "grad_norm", "grad_norm_0")),
+    ("all advantages{} were", ("critic/advantages/min", "critic/advantages/max")),
+    ("the gradient{} was", ("actor/grad_norm", "grad_norm", "grad_norm_0")),
     # a loss of centred advantages can be 0 where its gradient is not
-    ("the loss was", ("actor/loss", "actor/grad_norm")),
-    ("the loss was", ("loss_objective", "loss")),
+    ("the loss{} was", ("actor/loss", "actor/grad_norm")),
+    ("the loss{} was", ("loss_objective", "loss")),
 )
 """Quantities that are exactly 0 without learning, with the metrics that are then all 0."""
 
@@ -129,30 +129,33 @@ def _about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
     """Warn if most iterations of training had advantages, a loss or a gradient of exactly 0."""
     trained = [point for point in points if _spans(point, "iteration", "iterations")]
     metrics = dict.fromkeys(name for point in trained for name in point.values)
-    for what, names in _of_each_model(metrics):
-        values_by_iteration = [
-            [point.values[name] for name in names if name in point.values] for point in trained
-        ]
-        measured = [values for values in values_by_iteration if values]
-        idle = [values for values in measured if not any(values)]
-        if idle and 2 * len(idle) > len(measured):
+    for what, names in _ZERO:
+        idle = [each for each in _prefixes(metrics, names) if _is_mostly_zero(trained, each, names)]
+        if idle:
+            models = " and ".join(prefix.removesuffix("/") for prefix in idle)
             yield (
-                f"Training had no effect in most iterations, in which {what} exactly 0."
+                "Training had no effect in most iterations, in which"
+                f" {what.format(models and f' of {models}')} exactly 0."
                 " Check that rewards differ, and that advantages compare attempts whose rewards"
                 " can differ."
             )
             return
 
 
-def _of_each_model(metrics: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Iterate over quantities with their metrics, which start with a model if there are several."""
-    for what, names in _ZERO:
-        yield what, list(names)
-        prefixes = dict.fromkeys(
-            metric.removesuffix(name)
-            for metric in metrics
-            for name in names
-            if "/" in name and metric.endswith(f"/{name}")
-        )
-        for prefix in prefixes:
-            yield f"of {prefix.removesuffix('/')} {what}", [prefix + name for name in names]
+def _prefixes(metrics: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Return what precedes the names in metrics: nothing, or each of several models."""
+    prefixes = [
+        metric.removesuffix(name)
+        for metric in metrics
+        for name in names
+        if metric == name or ("/" in name and metric.endswith(f"/{name}"))
+    ]
+    return list(dict.fromkeys(prefixes))
+
+
+def _is_mostly_zero(points: Sequence[MetricPoint], prefix: str, names: Sequence[str]) -> bool:
+    """Return whether these metrics were all 0 in most of the points that have them."""
+    metrics = [prefix + name for name in names]
+    values = [[point.values[one] for one in metrics if one in point.values] for point in points]
+    measured = [row for row in values if row]
+    return 2 * sum(not any(row) for row in measured) > len(measured)

@@ -85,7 +85,7 @@ def test_warnings_are_in_the_report_and_on_the_last_line(folder, capsys):
         ({"critic/advantages/min": 0.0, "critic/advantages/max": 0.0}, "all advantages were"),
         ({"actor/grad_norm": 0.0, "actor/loss": 0.1}, "the gradient was"),
         ({"loss_objective": 0.0, "grad_norm": 0.1}, "the loss was"),
-        ({"left/actor/loss": 0.0}, "of left the loss was"),
+        ({"left/actor/loss": 0.0, "right/actor/loss": 0.0}, "the loss of left and right was"),
     ],
 )
 def test_training_without_learning_is_reported(folder, values, what):
