@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from ratchet.language_models.local.slots import SlotCache
 
-_SPARE = 8  # tokens that a row may generate after its end
-
 
 class HuggingFaceLanguageModel(LanguageModel):
     """A model that transformers runs.
@@ -197,22 +195,25 @@ class HuggingFaceLanguageModel(LanguageModel):
         memory = device_memory(self) if self.uses_slots else None
         if memory is None:
             return most
-        numbers = 2 * self.shape.layers * self.shape.key_width * _slot_length(length)
+        from ratchet.language_models.local.slots import slot_length
+
+        columns = slot_length(length, self.context_length)
+        numbers = 2 * self.shape.layers * self.shape.key_width * columns
         return max(1, min(most, int(memory / CACHE_SHARE / (numbers * self.dtype.itemsize))))
 
     def hold(self, cache: GenerationCache, rows: int, length: int) -> GenerationCache:
         """Copy the rows into a cache of fixed size, which is used again."""
         if not self.uses_slots or self._is_autocast:
             return cache
-        from ratchet.language_models.local.slots import SlotCache, can_hold
+        from ratchet.language_models.local.slots import SlotCache, can_hold, slot_length
 
         assert isinstance(cache, HuggingFaceCache)
         if not can_hold(self._whole, cache):
             return cache
-        shape = rows, _slot_length(length)
-        if self._slots is None or self._slots.shape != shape:
+        length = slot_length(length, self.context_length)
+        if self._slots is None or self._slots.shape[0] != rows or self._slots.shape[1] < length:
             self._slots = None  # frees its memory first
-            self._slots = SlotCache(self._network, cache, *shape, self.context_length - 1)
+            self._slots = SlotCache(self._network, cache, rows, length, self.context_length)
         self._slots.clear()
         self._slots.append(cache)
         return self._slots
@@ -394,11 +395,6 @@ class HuggingFaceLanguageModel(LanguageModel):
             self._network, save_embedding_layers=False
         )
         return weights
-
-
-def _slot_length(length: int) -> int:
-    """Round a row's length up, so that few sizes of caches occur; with room for a block's rest."""
-    return 1 << max(8, (length + _SPARE - 1).bit_length())
 
 
 def _contiguous_if_16_bit(hidden: Tensor) -> Tensor:

@@ -8,7 +8,9 @@ tensors that never move: a row is read at its own position, and joins or leaves 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,39 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from ratchet.language_models.local.network import HuggingFaceCache
 
-_SHORTEST = 128  # positions that attention reads at least; doubled as rows grow
+_SHORTEST = 128  # positions that attention reads at least
 _BLOCK_SIZE = 8  # tokens between two checks for ended rows, for which a GPU waits
+_CAPTURING = threading.Lock()  # a process captures one graph at a time
+_COPIES_FROM_HOST = ("falcon", "phimoe")  # in each step, which a graph cannot contain
+
+
+def columns_for(length: int, context_length: int) -> int:
+    """Return the positions to read for rows of up to ``length`` tokens, in few different numbers.
+
+    Powers of two and three quarters of them, so that few graphs are captured; at most those of a
+    complete context, after whose end a row may generate the rest of a block.
+    """
+    power = 1 << (length - 1).bit_length()
+    smaller = power * 3 // 4
+    most = (-(-context_length // _BLOCK_SIZE) + 1) * _BLOCK_SIZE
+    return min(max(_SHORTEST, smaller if length <= smaller else power), most)
+
+
+def slot_length(length: int, context_length: int) -> int:
+    """Return the length of slots for rows of up to ``length`` tokens."""
+    return columns_for(length + _BLOCK_SIZE, context_length)
+
+
+@dataclass(slots=True)
+class _NextTokens:
+    """Where a step writes: in each slot, int[size], at its position, int[size].
+
+    Attention reads ``num_columns`` positions.
+    """
+
+    slots: Tensor
+    positions: Tensor
+    num_columns: int
 
 
 class SlotCache:
@@ -32,8 +65,8 @@ class SlotCache:
         A ``PreTrainedModel`` or ``PeftModel``.
     dynamic
         A cache of the same network, for the shapes.
-    last_position
-        The largest position that the network can read.
+    context_length
+        The number of positions that the network can read.
     """
 
     def __init__(
@@ -42,38 +75,38 @@ class SlotCache:
         dynamic: HuggingFaceCache,
         size: int,
         length: int,
-        last_position: int,
+        context_length: int,
     ) -> None:
         device = dynamic.readable.device
         self.shape = size, length
         self.least_active = 1.0
         self.block_size = _BLOCK_SIZE
         self._network = network
-        self._last_position = last_position
+        self._context_length = context_length
         self._tokens = torch.zeros(size, 1, dtype=torch.int64, device=device)
         self._columns = torch.arange(length, device=device)
-        self.rows = torch.arange(size, device=device)
-        self.positions = torch.zeros(size, dtype=torch.int64, device=device)
-        """int[size], of the next token in each slot."""
-        self.num_columns = length
-        """Positions that attention reads."""
-        self._layers = [_SlotLayer(self, layer) for layer in dynamic.past.layers]
+        self._next = _NextTokens(
+            torch.arange(size, device=device),
+            torch.zeros(size, dtype=torch.int64, device=device),
+            num_columns=length,
+        )
+        self._layers = [_SlotLayer(self._next, self.shape, each) for each in dynamic.past.layers]
         self._past = Cache(layers=list(self._layers))
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._capture_stream: torch.cuda.Stream | None = None
         self.clear()
 
     def clear(self) -> None:
         """Free all slots."""
-        self.positions.zero_()
+        self._next.positions.zero_()
         self._use(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def _use(self, slots: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Set the slots of the rows, and the tokens in them."""
-        device = self.positions.device
+        positions = self._next.positions
         self._host_slots, self._lengths = slots, lengths
-        self._slots = torch.from_numpy(slots).to(device)
-        is_used = torch.zeros_like(self.positions)
+        self._slots = torch.from_numpy(slots).to(positions.device)
+        is_used = torch.zeros_like(positions)
         is_used[self._slots] = 1
         self._is_used = is_used
 
@@ -91,14 +124,14 @@ class SlotCache:
         """Copy another cache's rows into free slots."""
         lengths = other.readable.sum(1)
         free = np.setdiff1d(np.arange(self.shape[0]), self._host_slots)[: len(lengths)]
-        slots = torch.from_numpy(free).to(self.positions.device)
+        slots = torch.from_numpy(free).to(self._columns.device)
         width = other.readable.shape[1]
         columns = (self._columns[:width] + width - lengths[:, None]).clamp(max=width - 1)
         for layer, read in zip(self._layers, other.past.layers, strict=True):
             for mine, theirs in ((layer.keys, read.keys), (layer.values, read.values)):
                 index = columns[:, None, :, None].expand_as(theirs)
                 mine[slots, :, :width] = theirs.gather(2, index)  # moves padding to the end
-        self.positions[slots] = lengths
+        self._next.positions[slots] = lengths
         host_lengths = lengths.cpu().numpy()
         self._use(
             np.concatenate([self._host_slots, free]),
@@ -109,16 +142,13 @@ class SlotCache:
         """Read one more token per row, int[B]; return the next token's logits [B, V]."""
         self._tokens[self._slots] = tokens[:, None]
         self._lengths = self._lengths + 1
-        columns = _SHORTEST
-        while columns < self._lengths.max():
-            columns *= 2
-        logits = self._read(min(columns, self.shape[1]))
-        self.positions += self._is_used
+        logits = self._read(columns_for(int(self._lengths.max()), self._context_length))
+        self._next.positions += self._is_used
         return logits[self._slots]
 
     def _read(self, num_columns: int) -> Tensor:
         """Return the logits of all slots [size, V], from the first positions of the cache."""
-        if self.positions.device.type != "cuda":
+        if self._columns.device.type != "cuda":
             return self._run(num_columns)
         if num_columns not in self._graphs:
             self._graphs[num_columns] = self._capture(num_columns)
@@ -127,23 +157,31 @@ class SlotCache:
         return logits
 
     def _capture(self, num_columns: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call] # of torch
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._run(num_columns)  # handles and workspaces; the graph repeats its writes
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            logits = self._run(num_columns)
+        with _CAPTURING, torch.cuda.device(self._columns.device):
+            if self._capture_stream is None:
+                # its own: the end of a graph frees cuBLAS's workspaces of the graph's stream
+                self._capture_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                self._pool = torch.cuda.graph_pool_handle()
+            stream = self._capture_stream
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._run(num_columns)  # handles and workspaces; the graph repeats its writes
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(
+                graph, self._pool, stream=stream, capture_error_mode="thread_local"
+            ):
+                logits = self._run(num_columns)
         return graph, logits
 
     def _run(self, num_columns: int) -> Tensor:
-        self.num_columns = num_columns
-        readable = self._columns[:num_columns] <= self.positions[:, None]
+        self._next.num_columns = num_columns
+        positions = self._next.positions
+        readable = self._columns[:num_columns] <= positions[:, None]
         output = self._network(
             input_ids=self._tokens,
             attention_mask=readable[:, None, None],
-            position_ids=self.positions.clamp(max=self._last_position)[:, None],
+            position_ids=positions.clamp(max=self._context_length - 1)[:, None],
             past_key_values=self._past,
             use_cache=True,
             logits_to_keep=1,
@@ -160,12 +198,11 @@ class _SlotLayer(CacheLayerMixin):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, cache: SlotCache, layer: DynamicLayer) -> None:
+    def __init__(self, tokens: _NextTokens, shape: tuple[int, int], layer: DynamicLayer) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # of transformers
-        self._cache = cache
-        size, length = cache.shape
+        self._next, (size, self._length) = tokens, shape
         self.keys, self.values = (
-            read.new_zeros(size, read.shape[1], length, read.shape[3])
+            read.new_zeros(size, read.shape[1], self._length, read.shape[3])
             for read in (layer.keys, layer.values)
             if read is not None
         )
@@ -178,15 +215,15 @@ class _SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
         """Write each slot's token at its position; return the attended keys and values."""
-        rows, at, end = self._cache.rows, self._cache.positions, self._cache.num_columns
+        slots, at, end = self._next.slots, self._next.positions, self._next.num_columns
         with _unordered_writes():
-            self.keys[rows, :, at] = key_states[:, :, 0]
-            self.values[rows, :, at] = value_states[:, :, 0]
+            self.keys[slots, :, at] = key_states[:, :, 0]
+            self.values[slots, :, at] = value_states[:, :, 0]
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the number of keys and the first one's position."""
-        return self._cache.num_columns, 0
+        return self._next.num_columns, 0
 
     def get_seq_length(self) -> int:
         """Return 0: there is no length common to all rows."""
@@ -194,15 +231,19 @@ class _SlotLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """Return the maximal tokens of a row."""
-        return self._cache.shape[1]
+        return self._length
 
 
 def can_hold(network: Any, dynamic: HuggingFaceCache) -> bool:  # noqa: ANN401 -- PreTrainedModel
-    """Return whether slots can replace a cache: all layers read all earlier positions."""
+    """Return whether slots can replace a cache: all layers read all earlier positions.
+
+    And whether a step can be captured.
+    """
     config = network.config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
     return (
         config._attn_implementation == "sdpa"
+        and config.model_type not in _COPIES_FROM_HOST
         and all(type(layer) is DynamicLayer for layer in dynamic.past.layers)
         and rope.get("rope_type", "default") not in ("dynamic", "longrope")
     )

@@ -1,5 +1,8 @@
 """Completions depend only on their request, and their log-probabilities match the trainer's."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import SampleRequest, log_prob_differences
 from ratchet.language_models.engines.sampling import philox_uniforms
+from ratchet.language_models.local.slots import columns_for
 
 
 def trainers_log_probs(model, request, completion):
@@ -109,8 +113,32 @@ def test_slots_write_what_a_growing_cache_writes(transformers_model, monkeypatch
     assert [c.finish_reason for c in in_slots] == [c.finish_reason for c in growing]
     for one, other in zip(in_slots, growing, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
-    assert set(columns) == {128, 256}  # attention reads more as rows grow
+    assert set(columns) == {128, 192}  # attention reads more as rows grow
     assert engine.generate(asked) == in_slots  # the used slots leave nothing behind
+
+
+def test_slots_are_used_again_with_the_same_bits_and_freed(transformers_model, monkeypatch):
+    monkeypatch.setattr(transformers_model, "uses_slots", True)
+    engine = InProcessEngine(transformers_model, max_batch_size=5)
+    short, long = (requests(prompt_count=3, most=most) for most in (40, 160))
+    alone = engine.generate(short)
+    slots = weakref.ref(transformers_model._slots)
+    gc.disable()
+    try:
+        engine.generate(long)
+        assert slots() is None, "freed before longer ones are created"
+    finally:
+        gc.enable()
+    slots = transformers_model._slots
+    assert engine.generate(short) == alone, "longer slots change no bit"
+    assert transformers_model._slots is slots
+
+
+def test_slots_read_few_numbers_of_positions():
+    lengths = [columns_for(length, 1000) for length in range(1, 1009)]
+    assert all(read >= length for length, read in enumerate(lengths, 1))
+    assert list(dict.fromkeys(lengths)) == [128, 192, 256, 384, 512, 768, 1008]
+    assert columns_for(4104, 4096) == 4104
 
 
 def test_answers_come_as_often_as_they_are_likely(plain):
