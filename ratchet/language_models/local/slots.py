@@ -22,6 +22,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from ratchet.language_models.local.network import HuggingFaceCache
 
 _SHORTEST = 128  # positions that attention reads at least
+_FEWEST_ROWS, _ROW_GROWTH = (
+    8,
+    4,
+)  # slots that a step computes at least; the ratio to the next number
 _BLOCK_SIZE = 8  # tokens between two checks for ended rows, for which a GPU waits
 _CAPTURING = threading.Lock()  # a process captures one graph at a time
 _COPIES_FROM_HOST = ("falcon", "phimoe")  # in each step, which a graph cannot contain
@@ -39,6 +43,14 @@ def columns_for(length: int, context_length: int) -> int:
     return min(max(_SHORTEST, smaller if length <= smaller else power), most)
 
 
+def rows_for(count: int, size: int) -> int:
+    """Return the slots to compute if ``count`` of ``size`` are used, in few different numbers."""
+    rows = _FEWEST_ROWS
+    while rows < count:
+        rows *= _ROW_GROWTH
+    return min(rows, size)
+
+
 def slot_length(length: int, context_length: int) -> int:
     """Return the length of slots for rows of up to ``length`` tokens."""
     return columns_for(length + _BLOCK_SIZE, context_length)
@@ -46,13 +58,14 @@ def slot_length(length: int, context_length: int) -> int:
 
 @dataclass(slots=True)
 class _NextTokens:
-    """Where a step writes: in each slot, int[size], at its position, int[size].
+    """Where a step writes: in the first slots, int[size], at their positions, int[size].
 
-    Attention reads ``num_columns`` positions.
+    Attention reads ``num_columns`` positions of ``num_rows`` slots.
     """
 
     slots: Tensor
     positions: Tensor
+    num_rows: int
     num_columns: int
 
 
@@ -88,11 +101,11 @@ class SlotCache:
         self._next = _NextTokens(
             torch.arange(size, device=device),
             torch.zeros(size, dtype=torch.int64, device=device),
-            num_columns=length,
+            *self.shape,
         )
         self._layers = [_SlotLayer(self._next, self.shape, each) for each in dynamic.past.layers]
         self._past = Cache(layers=list(self._layers))
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._capture_stream: torch.cuda.Stream | None = None
         self.clear()
 
@@ -119,6 +132,28 @@ class SlotCache:
         """Free the slots of all rows except these, int[B']."""
         on_host = rows.cpu().numpy()
         self._use(self._host_slots[on_host], self._lengths[on_host])
+        if rows_for(len(on_host), self.shape[0]) < self._num_rows:
+            self._move_to_front()
+
+    @property
+    def _num_rows(self) -> int:
+        """The slots that a step computes: all up to the last one used."""
+        return rows_for(int(self._host_slots.max(initial=-1)) + 1, self.shape[0])
+
+    @property
+    def _num_columns(self) -> int:
+        """The positions of the longest row."""
+        return columns_for(int(self._lengths.max(initial=1)), self._context_length)
+
+    def _move_to_front(self) -> None:
+        """Move the rows to the first slots."""
+        count, columns = len(self._host_slots), self._num_columns
+        for layer in self._layers:
+            for part in (layer.keys, layer.values):
+                part[:count, :, :columns] = part[self._slots, :, :columns]
+        positions = self._next.positions
+        positions[:count] = positions[self._slots]
+        self._use(np.arange(count), self._lengths)
 
     def append(self, other: HuggingFaceCache) -> None:
         """Copy another cache's rows into free slots."""
@@ -142,21 +177,21 @@ class SlotCache:
         """Read one more token per row, int[B]; return the next token's logits [B, V]."""
         self._tokens[self._slots] = tokens[:, None]
         self._lengths = self._lengths + 1
-        logits = self._read(columns_for(int(self._lengths.max()), self._context_length))
+        logits = self._read((self._num_rows, self._num_columns))
         self._next.positions += self._is_used
         return logits[self._slots]
 
-    def _read(self, num_columns: int) -> Tensor:
-        """Return the logits of all slots [size, V], from the first positions of the cache."""
+    def _read(self, part: tuple[int, int]) -> Tensor:
+        """Return the logits of the first slots, from their first positions: numbers of both."""
         if self._columns.device.type != "cuda":
-            return self._run(num_columns)
-        if num_columns not in self._graphs:
-            self._graphs[num_columns] = self._capture(num_columns)
-        graph, logits = self._graphs[num_columns]
+            return self._run(*part)
+        if part not in self._graphs:
+            self._graphs[part] = self._capture(*part)
+        graph, logits = self._graphs[part]
         graph.replay()
         return logits
 
-    def _capture(self, num_columns: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _capture(self, num_rows: int, num_columns: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         with _CAPTURING, torch.cuda.device(self._columns.device):
             if self._capture_stream is None:
                 # its own: the end of a graph frees cuBLAS's workspaces of the graph's stream
@@ -165,21 +200,23 @@ class SlotCache:
             stream = self._capture_stream
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._run(num_columns)  # handles and workspaces; the graph repeats its writes
+                self._run(
+                    num_rows, num_columns
+                )  # handles and workspaces; the graph repeats its writes
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(
                 graph, self._pool, stream=stream, capture_error_mode="thread_local"
             ):
-                logits = self._run(num_columns)
+                logits = self._run(num_rows, num_columns)
         return graph, logits
 
-    def _run(self, num_columns: int) -> Tensor:
-        self._next.num_columns = num_columns
-        positions = self._next.positions
+    def _run(self, num_rows: int, num_columns: int) -> Tensor:
+        self._next.num_rows, self._next.num_columns = num_rows, num_columns
+        positions = self._next.positions[:num_rows]
         readable = self._columns[:num_columns] <= positions[:, None]
         output = self._network(
-            input_ids=self._tokens,
+            input_ids=self._tokens[:num_rows],
             attention_mask=readable[:, None, None],
             position_ids=positions.clamp(max=self._context_length - 1)[:, None],
             past_key_values=self._past,
@@ -215,11 +252,12 @@ class _SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
         """Write each slot's token at its position; return the attended keys and values."""
-        slots, at, end = self._next.slots, self._next.positions, self._next.num_columns
+        rows, end = self._next.num_rows, self._next.num_columns
+        slots, at = self._next.slots[:rows], self._next.positions[:rows]
         with _unordered_writes():
             self.keys[slots, :, at] = key_states[:, :, 0]
             self.values[slots, :, at] = value_states[:, :, 0]
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return self.keys[:rows, :, :end], self.values[:rows, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the number of keys and the first one's position."""

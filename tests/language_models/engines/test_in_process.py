@@ -12,7 +12,7 @@ from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import SampleRequest, log_prob_differences
 from ratchet.language_models.engines.sampling import philox_uniforms
-from ratchet.language_models.local.slots import columns_for
+from ratchet.language_models.local.slots import columns_for, rows_for
 
 
 def trainers_log_probs(model, request, completion):
@@ -97,23 +97,30 @@ def test_transformers_writes_the_same(plain, transformers_model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [3, 256])
-def test_slots_write_what_a_growing_cache_writes(transformers_model, monkeypatch, size):
+@pytest.mark.parametrize(("size", "fewer"), [(3, [3]), (10, [10, 8]), (256, [32, 8])])
+def test_slots_write_what_a_growing_cache_writes(transformers_model, monkeypatch, size, fewer):
     from ratchet.language_models.local.slots import SlotCache
 
     engine = InProcessEngine(transformers_model, max_batch_size=size, end_ids=())
     asked = requests(prompt_count=5, most=160)
     growing = engine.generate(asked)
     monkeypatch.setattr(transformers_model, "uses_slots", True)
-    columns = []
-    run = SlotCache._run
-    monkeypatch.setattr(SlotCache, "_run", lambda self, n: columns.append(n) or run(self, n))
+    parts, run = [], SlotCache._run
+
+    def record(self, num_rows, num_columns):
+        assert num_rows == rows_for(len(self._host_slots), size), "the rows are in the first slots"
+        parts.append((num_rows, num_columns))
+        return run(self, num_rows, num_columns)
+
+    monkeypatch.setattr(SlotCache, "_run", record)
     in_slots = engine.generate(asked)
     assert tokens(in_slots) == tokens(growing)
     assert [c.finish_reason for c in in_slots] == [c.finish_reason for c in growing]
     for one, other in zip(in_slots, growing, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
-    assert set(columns) == {128, 192}  # attention reads more as rows grow
+    rows, columns = map(dict.fromkeys, zip(*parts, strict=True))
+    assert set(columns) == {128, 192}, "attention reads more as rows grow"
+    assert list(rows) == fewer, "fewer rows as others end"
     assert engine.generate(asked) == in_slots  # the used slots leave nothing behind
 
 
