@@ -5,7 +5,6 @@ Imports no tensor library, so that trainers of chat models can use it too.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -296,7 +295,6 @@ def deterministic_kernels(settings: ExperimentSettings, *, strict: bool = False)
         return
     import torch  # takes seconds
 
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
     memory: Any = torch.utils.deterministic
     attention: Any = torch.backends.cuda
     before = torch.are_deterministic_algorithms_enabled()
@@ -311,6 +309,21 @@ def deterministic_kernels(settings: ExperimentSettings, *, strict: bool = False)
         torch.use_deterministic_algorithms(before, warn_only=warned)
         memory.fill_uninitialized_memory = filled
         attention.enable_cudnn_sdp(fused)
+
+
+@contextmanager
+def copying_beside(device: str) -> Iterator[None]:
+    """Copy from a GPU in the block, after all work so far, without waiting for other threads'."""
+    import torch  # takes seconds
+
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def enter_contexts(

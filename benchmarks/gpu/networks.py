@@ -46,7 +46,7 @@ def main(flags: list[str]) -> None:
         frames, rows = 64 if sizes.is_tiny else 1000, list[dict[str, object]]()
         for device in dict.fromkeys((sizes.device, "cpu")):
             command = [sys.executable, __file__, device, str(frames)]
-            rate = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            rate = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             rows.append({"device": device, "frames/s": float(rate.split()[-1])})
         show("PPO on graphs", rows)
 

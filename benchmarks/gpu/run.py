@@ -8,6 +8,7 @@ H100; all tables are printed at the end. Needs the extras ``finetune``, ``servic
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,11 @@ FOLDER = Path(__file__).parent
 PARTS: dict[str, tuple[int, list[str]]] = {
     "generation": (70, ["generation.py"]),
     "grpo": (80, ["grpo.py", "ratchet"]),
-    "trl": (110, ["grpo.py", "trl"]),
-    "defaults": (60, ["grpo.py", "defaults"]),
-    "bits": (70, ["bits.py"]),
+    "bits": (110, ["bits.py"]),
     "service": (60, ["service.py"]),
+    "defaults": (60, ["grpo.py", "defaults"]),
     "networks": (60, ["networks.py"]),
+    "trl": (130, ["grpo.py", "trl"]),
 }
 """Seconds, and the script with its arguments, of each part."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -40,12 +41,17 @@ def main() -> int:
             command = [sys.executable, str(FOLDER / script), *arguments, *flags]
             begin = time.monotonic()
             process = subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
             )
             try:
                 output, errors = process.communicate(timeout=seconds * (3 if flags else 1))
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
                 output, errors = process.communicate()
             took = time.monotonic() - begin
             print(f"{name}: exit {process.returncode} after {took:.0f} s", flush=True)

@@ -26,6 +26,7 @@ from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, Stage, stage
 from tasks.stages.files import STATE_FOLDER, TRANSCRIPTS_FILE, write_table
 from tasks.tensordict.session import ArmSession
+from trainers.base import copying_beside
 from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.trainer import LanguageTrainer
@@ -101,10 +102,11 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     if wait is not None:
         trainer.give_ahead(stop, partial(_read_prefetched, wait))
     metrics = trainer.run_iterations(start, stop)
-    if not trainer.has_stopped:  # sampling does not change the state
-        following = keys.rollouts_during_write(call)
-        session.compute_ahead(call.key, following, partial(trainer.rollouts_of, stop))
-    trainer.save_state(folder / STATE_FOLDER, call.key)
+    with copying_beside(trainer.settings.device):
+        if not trainer.has_stopped:  # sampling does not change the state
+            following = keys.rollouts_during_write(call)
+            session.compute_ahead(call.key, following, partial(trainer.rollouts_of, stop))
+        trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)
     return [
         IterationMetrics(iteration=start + number, values=values)

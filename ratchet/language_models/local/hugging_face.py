@@ -75,6 +75,8 @@ class HuggingFaceLanguageModel(LanguageModel):
             device=device,
         )
         self._files = files
+        if device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(False)  # it has no deterministic mode
         self._network = network.eval().to(device)  # no dropout: scores must match the sampler's
         self._whole = full_model
         self._base = base
