@@ -213,7 +213,10 @@ def test_stop_tokens_and_temperature(open_session):
     assert sum(cold.log_probs) > sum(greedy.log_probs)
 
 
-def test_concurrent_sessions_are_independent(served, open_session):
+@pytest.mark.parametrize(("has_room", "fit"), [(True, 4), (False, 1)])
+def test_concurrent_sessions_are_independent(served, open_session, monkeypatch, has_room, fit):
+    monkeypatch.setattr(sessions, "has_room", lambda size: has_room)
+
     def work(seed):
         session = connect(served.url, model=MODEL, lora_rank=2, seed=seed, policy=QUICK)
         with session, served.client() as client:
@@ -224,6 +227,7 @@ def test_concurrent_sessions_are_independent(served, open_session):
     alone = [work(seed) for seed in range(5)]  # more than fit in memory
     with ThreadPoolExecutor(5) as pool:
         assert list(pool.map(work, range(5))) == alone
+    assert len(served.service.training._open) == fit
 
 
 def test_a_saved_model_answers_chats_and_starts_other_sessions(served, open_session):

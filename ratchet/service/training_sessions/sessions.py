@@ -27,6 +27,7 @@ from ratchet.language_models.training_service.interface import TrainingExample
 from ratchet.models.lora import Lora
 from ratchet.service.api.errors import ApiError, not_found
 from ratchet.service.database import Database
+from ratchet.service.memory import has_room
 from ratchet.service.models import ModelRegistry, StoredModel
 from ratchet.service.training_sessions.checkpoints import (
     Checkpoints,
@@ -66,7 +67,7 @@ VERBS: dict[str, type[SessionOperation]] = {
     "refused": RefusedRequest,
 }
 _STATE_FILE = "training_state.safetensors"  # next to the weights saved with it
-_LOADED = 4  # sessions in memory; the least recently used is dropped
+_LOADED = 4  # sessions in memory, and as many samplers
 _WORK_PER_SNAPSHOT = 2.0  # seconds of work per second of writing the weights
 
 
@@ -199,8 +200,7 @@ class TrainingSessions:
             saver = self.records.saver_of(model.id)
             if saver is not None:  # a run that samples from its next model needs the previous less
                 self._samplers.pop(saver["begins"] or saver["model"], None)
-            while len(self._samplers) >= _LOADED:
-                self._samplers.popitem(last=False)
+            _make_room(self._samplers, model)
             self._samplers[model.id] = SessionState(model, Lora(), 0)
         self._samplers.move_to_end(model.id)
         return self._samplers[model.id]
@@ -248,8 +248,7 @@ class TrainingSessions:
             )
         state = self._state_of_saver(row)
         if state is None:
-            while len(self._open) >= _LOADED:
-                self._open.popitem(last=False)
+            _make_room(self._open, model)
             lora = Lora(rank=row["lora_rank"], alpha=row["lora_alpha"])
             state = SessionState(model, lora, row["seed"])
         session = _Open(state, row["snapshot"])
@@ -386,6 +385,12 @@ class TrainingSessions:
 
     def _file(self, session_id: str, done: int) -> Path:
         return self._folder / session_id / f"state-{done}.safetensors"
+
+
+def _make_room(loaded: OrderedDict[str, Any], model: StoredModel) -> None:
+    """Drop the least recently used until there is room for another model, in float32."""
+    while loaded and (len(loaded) >= _LOADED or not has_room(2 * model.weight_bytes)):
+        loaded.popitem(last=False)
 
 
 def _sampled(
