@@ -53,9 +53,7 @@ _Budget = Annotated[
         forms.amount,
     ),
 ]
-_Hidden = Annotated[
-    _Object, Form("Submitted by the form of one file, or of earlier versions.", None)
-]
+_Hidden = Annotated[_Object, Form("Submitted by the form of one file.", None)]
 _Overrides = Annotated[
     _Texts,
     Form("a.b=value, as on the command line; these override all other fields.", forms.assignments),
@@ -81,7 +79,6 @@ async def experiment_from_file(
     iterations: _Iterations = LEFT_OUT,
     budget: _Budget = LEFT_OUT,
     sections: _Hidden = LEFT_OUT,
-    agents: _Hidden = LEFT_OUT,
     settings: _Hidden = LEFT_OUT,
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
@@ -94,10 +91,10 @@ async def experiment_from_file(
         forms.ITERATIONS: iterations,
         forms.BUDGET: budget,
     }
-    chosen = forms.overrides(top, sections, settings, agents, overrides)
+    chosen = forms.overrides(top, sections, settings, overrides)
     experiment = await asyncio.to_thread(resolve_file, file, chosen)
     await name_flow_run(
-        describe(file, forms.overrides(top, sections, None, agents, overrides)),
+        describe(file, forms.overrides(top, sections, None, overrides)),
         tags_of(experiment.name, experiment.arms[MAIN_ARM]),
     )
     async with _prepared(limit):
@@ -116,7 +113,6 @@ async def sweep_from_file(
     iterations: _Iterations = LEFT_OUT,
     budget: _Budget = LEFT_OUT,
     sections: _Hidden = LEFT_OUT,
-    agents: _Hidden = LEFT_OUT,
     settings: _Hidden = LEFT_OUT,
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
@@ -129,10 +125,10 @@ async def sweep_from_file(
         *given(varies, ()),
     ]
     top = {forms.ITERATIONS: iterations, forms.BUDGET: budget}
-    chosen = forms.overrides(top, sections, settings, agents, overrides)
+    chosen = forms.overrides(top, sections, settings, overrides)
     resolved = await asyncio.to_thread(_resolve_sweep, file, grid, chosen, given(name, None))
     await name_flow_run(
-        describe(file, [*grid, *forms.overrides(top, sections, None, agents, overrides)], "sweep"),
+        describe(file, [*grid, *forms.overrides(top, sections, None, overrides)], "sweep"),
         tags_of(resolved.name, resolved.base, f"sweep:{resolved.sweep_id}"),
     )
     async with _prepared(limit):
