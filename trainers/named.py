@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from ratchet.plugins import is_framework
 from ratchet.registry import Registry
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.tracking.stage_kinds import StageKind
+
+_FORMER_NAMES = {
+    "needed_packages": "required_packages",
+    "says_what_it_samples": "declares_sample_count",
+}
 
 
 class DeclaredStage(Protocol):
@@ -95,6 +101,21 @@ class NamedTrainer:
     transient_attributes: ClassVar[Collection[str]] = ()
     """Attributes that states leave out, such as connections and caches that can be rebuilt."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        """Let methods with former names override the renamed ones, and attributes set traits."""
+        super().__init_subclass__(**kwargs)
+        namespace = vars(cls)
+        for former, name in _FORMER_NAMES.items():
+            if former in namespace and name not in namespace:
+                _warn(f"{cls.__name__}.{former} is deprecated: use {name}.")
+                setattr(cls, name, namespace[former])
+        for name in _TRAITS & namespace.keys():
+            traits = f"traits = dataclasses.replace({cls.__mro__[1].__name__}.traits, {name}=…)"
+            _warn(f"{cls.__name__}.{name} is deprecated: use {traits}.")
+            value = getattr(cls, name)  # some were methods
+            changes = {name: value() if callable(value) else value}
+            cls.traits = replace(cls.traits, **changes)
+
     def __setattr__(self, name: str, value: object) -> None:
         caller = sys._getframe(1)  # assignments by code outside the class are not stored
         is_custom_code = not is_framework(caller.f_globals.get("__name__", ""))
@@ -120,6 +141,7 @@ class NamedTrainer:
         return ()
 
 
+_TRAITS = {field.name for field in fields(TrainerTraits)}
 _TrainerClass = TypeVar("_TrainerClass", bound=type[NamedTrainer])
 
 TRAINERS: Registry[NamedTrainer] = Registry("trainer", "trainers.named:NamedTrainer", "trainers")
@@ -131,3 +153,7 @@ def register_trainer(name: str) -> Callable[[_TrainerClass], _TrainerClass]:
     Raises ParameterError if another class has the name.
     """
     return TRAINERS.register(name)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,18 @@ def test_every_public_name_can_be_imported():
         assert getattr(trainers, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
         _ = trainers.Trainr
+
+
+def test_attributes_that_became_traits_still_set_them():
+    with pytest.warns(DeprecationWarning, match="takes_sequences is deprecated: use traits ="):
+
+        class Mine(trainers.TensorDictRlTrainer):
+            takes_sequences = True
+
+            @classmethod
+            def loads_agents(cls):
+                return False
+
+    assert Mine.traits == replace(
+        trainers.TensorDictRlTrainer.traits, takes_sequences=True, loads_agents=False
+    )
