@@ -25,7 +25,7 @@ from flows.process.messages import outlive_reader
 from flows.runs.derived_runs import resolve_retest
 from flows.runs.resolve import resolve_file
 from flows.sweep_flow import run_members
-from flows.sweeps.members import read_sweep_file, resolve_sweep
+from flows.sweeps.members import read_sweep_file, resolve_file_sweep
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import parse_overrides
 from ratchet.parameters.settings import ExperimentSettings
@@ -199,16 +199,8 @@ async def _prepared(limit: str | None) -> AsyncIterator[None]:
 def _resolve_sweep(
     file: str, grid: Sequence[str], overrides: Sequence[str], name: str | None
 ) -> ResolvedSweep:
-    experiment, spec, settings = read_sweep_file(file, grid, overrides)
-    return resolve_sweep(
-        experiment.hyper_params,
-        spec,
-        settings,
-        experiment.arm_changes,
-        name=experiment.name,
-        sweep_name=name,
-        preregistered=experiment.preregistered,
-    )
+    experiment, spec, _ = read_sweep_file(file, grid, overrides)
+    return resolve_file_sweep(experiment, spec, name)
 
 
 def _resolve_retest(run: str, changes: dict[str, Any]) -> ResolvedExperiment:
