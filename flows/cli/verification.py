@@ -95,8 +95,8 @@ def restore(
     """Compute a state that was removed to free space again."""
     from flows.process.environment import prepare_environment
     from flows.process.progress import shown_progress
-    from flows.runs.removed_states import restore_state
     from flows.runs.resolve import resolve_run
+    from flows.runs.restored_states import restore_state
 
     experiment = resolve_run(run, None, runs)
     settings = experiment.settings

@@ -1,4 +1,4 @@
-"""Removed states of language models: which may go, who needs them, and their restoration.
+"""States of language models whose tensors were removed: which may go, and who needs them.
 
 Only states of models that are trained here are removed: restoring one needs no paid service.
 Their stages stay finished.
@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.runs.garbage_collection import check_accessible
 from flows.runs.references import References
-from ratchet.errors import CheckPointNotFoundError, DataError, ParameterError, RunStateError
+from ratchet.errors import CheckPointNotFoundError, DataError, RunStateError
 from ratchet.store.garbage_collection import store_users
-from ratchet.store.removed_files import files_put_back, remove_files
+from ratchet.store.removed_files import remove_files
 from ratchet.tracking.run_folder import find_run
 from ratchet.tracking.stage_kinds import TRAIN
 from tasks.language.keys import LanguageArmKeys
-from tasks.stages.families import open_session, stage_functions
 from tasks.stages.files import STATE_FOLDER
 from tasks.stages.sequence import StoredStageLayout, flatten_steps
 
 if TYPE_CHECKING:
-    from flows.runs.resolve import ResolvedExperiment
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.manifest import Manifest
     from ratchet.store.store import StageStore
@@ -214,40 +211,3 @@ def removed_chain(state_after: Callable[[int], Manifest | None], last: Manifest)
         chain.append(before)
         before = state_after(before.start_iteration)
     return chain[::-1]
-
-
-def restore_state(experiment: ResolvedExperiment, iteration: int) -> list[str]:
-    """Compute the removed states of a run after an iteration again; return the arms' names.
-
-    Each arm's stages from the nearest stored state on are computed again, and their tensors are
-    stored if they have the same bytes as those removed; only the last ones stay.
-
-    Raises
-    ------
-    ParameterError
-        If no arm has removed the state after this many iterations.
-    StoreError
-        If a state's bytes differ from the removed one's.
-    """
-    store, restored = experiment.store, []
-    for keys in experiment.keys:
-        states = states_of(store, experiment.records, keys.arm)
-        state = states.get(iteration)
-        if not isinstance(keys, LanguageArmKeys) or state is None or not state.removed:
-            continue
-        chain = removed_chain(states.get, state)
-        work = stage_functions(keys)[TRAIN.name].work
-        with closing(open_session(keys, experiment.settings, store)) as session:
-            for index, manifest in enumerate(chain):
-                call = keys.train(manifest.start_iteration, manifest.iteration)
-                with files_put_back(store, manifest) as folder:
-                    work(call, folder, session)
-                if index:
-                    remove_files(store, chain[index - 1].key, chain[index - 1].removed)
-        restored.append(keys.arm)
-    if not restored:
-        raise ParameterError(
-            f"restore: got {iteration}, but run {experiment.run_id} has removed no state after"
-            f" {iteration} iterations; nothing to do."
-        )
-    return restored

@@ -18,8 +18,9 @@ from flows.planning.disk import DiskEstimate
 from flows.runs import setup
 from flows.runs.derived_runs import fork_experiment, resolve_fork
 from flows.runs.import_run import import_run
-from flows.runs.removed_states import removable_states, restore_state
+from flows.runs.removed_states import removable_states
 from flows.runs.resolve import resolve, resolve_run
+from flows.runs.restored_states import restore_state
 from flows.runs.verify import verify_run
 from flows.runs.without_prefect import run_without_prefect
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StoreError
