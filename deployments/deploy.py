@@ -7,7 +7,6 @@ parameters that the file reads.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -38,10 +37,7 @@ from trainers.registry import TRAINERS
 
 PREFECT_FILE = Path(__file__).with_name("prefect.yaml")
 ENTRYPOINT = "flows.deployed.experiment_from_file"
-POOL_TYPES = ("process", "docker", "kubernetes")
 _CRON_FIELDS, _SHOWN_DATES = 5, 3
-WHEN_BUSY = ("queue", "skip")
-"""What happens to a run that exceeds the limit."""
 _EXAMPLES = {"cron": "'0 3 * * *'", "interval": "3600 (seconds)", "rrule": "'FREQ=DAILY;COUNT=7'"}
 
 
@@ -368,38 +364,28 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
         )
 
 
-def main(arguments: list[str]) -> int:
-    """Deploy; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m deployments.deploy")
-    parser.add_argument("--home", type=Path, default=Path(".ratchet"))
-    parser.add_argument("--prefect-file", type=Path, default=PREFECT_FILE)
-    parser.add_argument("--pool", default=POOL)
-    parser.add_argument("--type", choices=POOL_TYPES, default="process")
-    parser.add_argument("--name")
-    parser.add_argument("--cron")
-    parser.add_argument("--interval", type=float)
-    parser.add_argument("--rrule")
-    parser.add_argument("--timezone", default="UTC")
-    parser.add_argument("--slots", type=int, default=1)
-    parser.add_argument("--when-busy", choices=WHEN_BUSY, default="queue")
-    parser.add_argument("arguments", nargs="*", help="experiment files, then overrides")
-    options = parser.parse_args(arguments)
-    overrides = list(dropwhile(lambda each: "=" not in each and each[:1] != "~", options.arguments))
-    files = options.arguments[: len(options.arguments) - len(overrides)]
+def main(text: str) -> int:
+    """Deploy with options in JSON; return the exit code.
+
+    ``arguments`` are experiment files, then overrides; without any, all deployments of
+    ``prefect_file`` are registered. ``schedule`` and ``limits`` are of experiment files.
+    """
+    options = json.loads(text)
+    home, arguments = Path(options["home"]), options["arguments"]
+    pool = {"pool": options["pool"], "pool_type": options["pool_type"]}
+    overrides = list(dropwhile(lambda each: "=" not in each and each[:1] != "~", arguments))
+    files = arguments[: len(arguments) - len(overrides)]
     try:
-        if not options.arguments:
-            deploy(options.home, options.prefect_file, options.pool, options.type)
+        if not arguments:
+            deploy(home, Path(options["prefect_file"] or PREFECT_FILE), **pool)
         else:
-            schedule = Schedule(options.cron, options.interval, options.rrule, options.timezone)
             deploy_experiments(
-                options.home,
-                _named(files, options.name),
+                home,
+                _named(files, options["name"]),
                 overrides,
-                schedule=schedule,
-                slots=options.slots,
-                when_busy=options.when_busy,
-                pool=options.pool,
-                pool_type=options.type,
+                schedule=Schedule(**options["schedule"]),
+                **options["limits"],
+                **pool,
             )
     except RatchetError as error:
         print_error(str(error))
@@ -408,4 +394,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

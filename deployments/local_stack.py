@@ -6,15 +6,15 @@ interface unless ``--host`` is given; ``<home>/stack.json`` lists ports and proc
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -275,13 +275,22 @@ def serve(stack: LocalStack) -> None:
         stack.stop()
 
 
-def detach(home: Path, arguments: list[str]) -> None:
-    """Start the stack in the background and wait until it is ready."""
+def stack_command(command: str, home: Path, **options: object) -> list[str]:
+    """Return the command that runs :func:`main`; ``options`` of "up": see :class:`LocalStack`."""
+    text = json.dumps({"command": command, "home": str(home), **options})
+    return [sys.executable, "-P", "-m", "deployments.local_stack", text]
+
+
+def detach(home: Path, options: Mapping[str, object]) -> None:
+    """Start the stack in the background and wait until it is ready.
+
+    ``options`` are arguments of :class:`LocalStack`.
+    """
     log_path = home / "logs" / "stack.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deployments.local_stack", "up", *arguments],
+            stack_command("up", home, **options),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -327,42 +336,21 @@ def _announce(stack: Stack, home: Path) -> None:
         )
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deployments.local_stack")
-    commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up")
-    up.add_argument("--prefect-port", type=int, default=0)
-    up.add_argument("--mlflow-port", type=int, default=0)
-    up.add_argument("--host", default=LOOPBACK)
-    up.add_argument("--no-worker", action="store_true")
-    up.add_argument("--detach", action="store_true")
-    down = commands.add_parser("down")
-    for command in (up, down):
-        command.add_argument("--home", type=Path, default=Path(".ratchet"))
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str]) -> int:
-    """Run ``up`` or ``down``; return the exit code."""
-    options = _parse(arguments)
-    home: Path = options.home.resolve()
+def main(text: str) -> int:
+    """Run the command ``up`` or ``down`` with options in JSON; return the exit code."""
+    options = json.loads(text)
+    command = options.pop("command")
+    detached = options.pop("detach", False)
+    home = Path(options.pop("home")).resolve()
     try:
-        if options.command == "down":
+        if command == "down":
             stopped = shut_down(home)
             print_plain(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
-        elif options.detach:
+        elif detached:
             stop_leftovers(home)
-            detach(home, [argument for argument in arguments[1:] if argument != "--detach"])
+            detach(home, options)
         else:
-            serve(
-                LocalStack(
-                    home,
-                    options.prefect_port,
-                    options.mlflow_port,
-                    worker=not options.no_worker,
-                    host=options.host,
-                )
-            )
+            serve(LocalStack(home, **options))
     except RatchetError as error:
         print_error(str(error))
         return 2
@@ -370,4 +358,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

@@ -25,7 +25,7 @@ from flows.process.messages import outlive_reader
 from flows.runs.derived_runs import resolve_retest
 from flows.runs.resolve import resolve_file
 from flows.sweep_flow import run_members
-from flows.sweeps.members import read_sweep_file, resolve_sweep
+from flows.sweeps.members import read_sweep_file, resolve_file_sweep
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import parse_overrides
 from ratchet.parameters.settings import ExperimentSettings
@@ -53,9 +53,7 @@ _Budget = Annotated[
         forms.amount,
     ),
 ]
-_Hidden = Annotated[
-    _Object, Form("Submitted by the form of one file, or of earlier versions.", None)
-]
+_Hidden = Annotated[_Object, Form("Submitted by the form of one file.", None)]
 _Overrides = Annotated[
     _Texts,
     Form("a.b=value, as on the command line; these override all other fields.", forms.assignments),
@@ -81,7 +79,6 @@ async def experiment_from_file(
     iterations: _Iterations = LEFT_OUT,
     budget: _Budget = LEFT_OUT,
     sections: _Hidden = LEFT_OUT,
-    agents: _Hidden = LEFT_OUT,
     settings: _Hidden = LEFT_OUT,
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
@@ -94,10 +91,10 @@ async def experiment_from_file(
         forms.ITERATIONS: iterations,
         forms.BUDGET: budget,
     }
-    chosen = forms.overrides(top, sections, settings, agents, overrides)
+    chosen = forms.overrides(top, sections, settings, overrides)
     experiment = await asyncio.to_thread(resolve_file, file, chosen)
     await name_flow_run(
-        describe(file, forms.overrides(top, sections, None, agents, overrides)),
+        describe(file, forms.overrides(top, sections, None, overrides)),
         tags_of(experiment.name, experiment.arms[MAIN_ARM]),
     )
     async with _prepared(limit):
@@ -116,7 +113,6 @@ async def sweep_from_file(
     iterations: _Iterations = LEFT_OUT,
     budget: _Budget = LEFT_OUT,
     sections: _Hidden = LEFT_OUT,
-    agents: _Hidden = LEFT_OUT,
     settings: _Hidden = LEFT_OUT,
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
@@ -129,10 +125,10 @@ async def sweep_from_file(
         *given(varies, ()),
     ]
     top = {forms.ITERATIONS: iterations, forms.BUDGET: budget}
-    chosen = forms.overrides(top, sections, settings, agents, overrides)
+    chosen = forms.overrides(top, sections, settings, overrides)
     resolved = await asyncio.to_thread(_resolve_sweep, file, grid, chosen, given(name, None))
     await name_flow_run(
-        describe(file, [*grid, *forms.overrides(top, sections, None, agents, overrides)], "sweep"),
+        describe(file, [*grid, *forms.overrides(top, sections, None, overrides)], "sweep"),
         tags_of(resolved.name, resolved.base, f"sweep:{resolved.sweep_id}"),
     )
     async with _prepared(limit):
@@ -203,16 +199,8 @@ async def _prepared(limit: str | None) -> AsyncIterator[None]:
 def _resolve_sweep(
     file: str, grid: Sequence[str], overrides: Sequence[str], name: str | None
 ) -> ResolvedSweep:
-    experiment, spec, settings = read_sweep_file(file, grid, overrides)
-    return resolve_sweep(
-        experiment.hyper_params,
-        spec,
-        settings,
-        experiment.arm_changes,
-        name=experiment.name,
-        sweep_name=name,
-        preregistered=experiment.preregistered,
-    )
+    experiment, spec, _ = read_sweep_file(file, grid, overrides)
+    return resolve_file_sweep(experiment, spec, name)
 
 
 def _resolve_retest(run: str, changes: dict[str, Any]) -> ResolvedExperiment:

@@ -132,7 +132,6 @@ def overrides(
     top: Mapping[str, Any],
     sections: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
-    agents: Mapping[str, Any] | None = None,
     others: Sequence[str] | None = None,
 ) -> list[str]:
     """Return overrides without empty fields: of sections, then top fields, then ``others``.
@@ -143,14 +142,14 @@ def overrides(
     ----------
     top
         Dotted path → value.
-    sections, settings, agents
-        Values by section and agent, of each the fields or a list of ``name=value``.
+    sections, settings
+        Values by section, in ``agents`` by agent: of each the fields or a list of ``name=value``.
     others
         Overrides in the command line's syntax.
     """
     parts = {**given(sections, {}), "settings": settings}
-    several = {**given(parts.pop("agents", None), {}), **given(agents, {})}
-    parts |= {f"agents.{name}": value for name, value in several.items()}
+    agents = given(parts.pop("agents", None), {})
+    parts |= {f"agents.{name}": value for name, value in agents.items()}
     lists = {name: parts.pop(name) for name in list(parts) if isinstance(parts[name], list)}
     fields = {**dict(_leaves(parts)), **dict(_leaves(top))}
     texts = [f"{path}={_to_json(value)}" for path, value in fields.items()]

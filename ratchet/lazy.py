@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import threading
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,22 +51,16 @@ other in circles; of two threads that import them, one can get a module that is 
 """
 
 
-def export_lazily(package: str, renamed: Mapping[str, str] | None = None) -> None:
+def export_lazily(package: str) -> None:
     """Import the public names of a package on first use.
 
     The names are those that its file re-exports below ``if TYPE_CHECKING:``, each by
     ``from module import Name as Name``. Sets ``__all__``, ``__getattr__`` and ``__dir__``.
-    ``renamed``: deprecated name → current name.
     """
     module = sys.modules[package]
     homes = reexports(parse_python(Path(str(module.__file__)).read_text("utf-8")).body)
 
     def find(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
-        if renamed and name in renamed:
-            current = renamed[name]
-            message = f"{package}.{name} is deprecated; use {current}"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            name = current
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         refuse_hidden_packages()

@@ -107,4 +107,4 @@ def test_the_picture_of_the_layers_contains_all_layers():
             ground = 1 if "containers" in contract else 0  # drawn as one layer
             for layer in contract["layers"][: len(contract["layers"]) - ground]:
                 for name in layer.split(" : "):
-                    assert name in picture, f"draw {name}: python docs/pictures/draw.py"
+                    assert name in picture, f"add {name} to docs/pictures/layers.svg"

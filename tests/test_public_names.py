@@ -133,15 +133,6 @@ METHODS = {
 ALL = [(module, name) for module, names in NAMES.items() for name in names]
 
 
-def test_the_former_path_of_algorithms_is_deprecated() -> None:
-    for name in [name for name in sys.modules if name.startswith("trainers.algorithms")]:
-        del sys.modules[name]
-    with pytest.warns(DeprecationWarning, match=r"import from ratchet\.algorithms"):
-        former = importlib.import_module("trainers.algorithms.language.returns")
-    assert former.token_gae is importlib.import_module(former.token_gae.__module__).token_gae
-    assert former.token_gae.__module__ == "ratchet.algorithms.language.returns"
-
-
 def described(function: object) -> str:
     """Return a signature's parameter names, with ``*`` before keyword-only ones."""
     signature = inspect.signature(getattr(function, "fn", function))  # the function of a flow

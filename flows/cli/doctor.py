@@ -30,7 +30,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     *(machine.python, machine.versions, machine.incompatible_packages, machine.extras),
     machine.folders,
     *(servers.prefect, servers.prefect_ui, servers.prefect_access, servers.prefect_database),
-    *(servers.mlflow, servers.mlflow_database, servers.mlflow_mode),
+    *(servers.mlflow, servers.mlflow_database),
     *(runs.interrupted_runs, runs.stalled_stages, runs.orphaned_flow_runs, runs.dead_scheduler),
     runs.outdated_deployments,
     *(machine.threads, machine.sandbox, machine.ports),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -64,23 +63,26 @@ def serve(
 
     Point agents to it with `base_url: http://HOST:PORT/v1`.
     """
-    options: dict[str, object] = {"home": home, "host": host, "port": port, "model": model or None}
-    options |= {"name": name, "engine": engine}
-    options |= {"micro-batch-size": micro_batch_size, "supervised-weight": supervised_weight}
-    options |= {"lora-rank": lora_rank, "lora-alpha": lora_alpha, "lora-dropout": lora_dropout}
-    options |= {"keep-checkpoints": keep_checkpoints, "keep-days": keep_days, "threads": threads}
-    _become_service(options)
-
-
-def _become_service(options: Mapping[str, object]) -> None:
-    """Replace this process by the service with the given options."""
     from ratchet.language_models.endpoints import EMBEDDED_PACKAGES
 
     require_packages(EMBEDDED_PACKAGES, "ratchet llm serve")
-    flags = {f"--{name}": str(value) for name, value in options.items() if value is not None}
-    command = [sys.executable, "-P", "-m", "ratchet.service"]
+    from ratchet.service import service_command
+
+    command = service_command(
+        home=home,
+        host=host,
+        port=port,
+        model=model or None,
+        name=name,
+        engine=engine,
+        lora={"rank": lora_rank, "alpha": lora_alpha, "dropout": lora_dropout},
+        micro_batch_size=micro_batch_size,
+        supervised_weight=supervised_weight,
+        retention={"checkpoints": keep_checkpoints, "days": keep_days},
+        threads=threads,
+    )
     sys.stdout.flush()
-    os.execv(sys.executable, [*command, *(word for option in flags.items() for word in option)])
+    os.execv(sys.executable, command)
 
 
 @llm.command(cls=RatchetCommand)

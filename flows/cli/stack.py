@@ -5,10 +5,12 @@ Runs it in a separate process, since flows must not import the higher layer ``de
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import typer
 
@@ -35,14 +37,14 @@ def up(
     ] = False,
 ) -> None:
     """Start a Prefect server, an MLflow server and a worker here."""
-    ports = ["--prefect-port", str(prefect_port), "--mlflow-port", str(mlflow_port)]
-    flags = ([] if worker else ["--no-worker"]) + (["--detach"] if detach else [])
-    _execute("local_stack", "up", "--home", home, *ports, "--host", host, *flags)
+    options = {"prefect_port": prefect_port, "mlflow_port": mlflow_port, "host": host}
+    options |= {"worker": worker, "detach": detach}
+    _execute("local_stack", {"command": "up", "home": home, **options})
 
 
 def down(home: Home = _DEFAULT_HOME) -> None:
     """Stop all processes started by `ratchet up`."""
-    _execute("local_stack", "down", "--home", home)
+    _execute("local_stack", {"command": "down", "home": home})
 
 
 def deploy(
@@ -70,8 +72,8 @@ def deploy(
         int | None, typer.Option(help="Maximum number of concurrent runs (default: 1).", min=1)
     ] = None,
     when_busy: Annotated[
-        str | None,
-        typer.Option(help="Whether further runs queue (default) or are cancelled: queue or skip."),
+        Literal["queue", "skip"] | None,
+        typer.Option(help="Whether further runs queue (default) or are cancelled (skip)."),
     ] = None,
     home: Home = _DEFAULT_HOME,
     prefect_file: Annotated[
@@ -79,24 +81,38 @@ def deploy(
     ] = None,
     pool: Annotated[str, typer.Option(help="Work pool; created if missing.")] = POOL,
     pool_type: Annotated[
-        str, typer.Option("--type", help="Type of the pool: process, docker or kubernetes.")
+        Literal["process", "docker", "kubernetes"], typer.Option("--type", help="Type of the pool.")
     ] = "process",
 ) -> None:
     """Register deployments with the Prefect server: forms, schedules."""
-    file = ["--prefect-file", prefect_file] if prefect_file else []
-    option_values = {"name": name, "cron": cron, "interval": interval, "rrule": rrule}
-    option_values |= {"timezone": timezone, "slots": None if slots is None else str(slots)}
-    option_values |= {"when-busy": when_busy}
-    options = [f"--{key}={value}" for key, value in option_values.items() if value is not None]
-    if options and not files:
+    schedule = _given(cron=cron, interval=interval, rrule=rrule, timezone=timezone)
+    limits = _given(slots=slots, when_busy=when_busy)
+    of_experiments = _given(name=name) | schedule | limits
+    if of_experiments and not files:
+        options = [f"--{key.replace('_', '-')}={of_experiments[key]}" for key in of_experiments]
         raise ParameterError(f"deploy: got {' '.join(options)}, expected an experiment file too.")
-    options += ["--pool", pool, "--type", pool_type]
-    _execute("deploy", "--home", home, *file, *options, "--", *(files or ()))
+    _execute(
+        "deploy",
+        {
+            "home": home,
+            "prefect_file": prefect_file,
+            "pool": pool,
+            "pool_type": pool_type,
+            "arguments": files or [],
+            "name": name,
+            "schedule": schedule,
+            "limits": limits,
+        },
+    )
 
 
-def _execute(module: str, *arguments: str) -> None:
+def _given(**options: object) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _execute(module: str, options: Mapping[str, object]) -> None:
     sys.stdout.flush()
-    command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
+    command = [sys.executable, "-P", "-m", f"deployments.{module}", json.dumps(options)]
     if not prints_json():
         os.execv(sys.executable, command)
     done = subprocess.run(command, capture_output=True, text=True, check=False)

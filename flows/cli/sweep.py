@@ -80,17 +80,9 @@ def sweep(
     elif isinstance(spec, GridSweep) and math.prod(map(len, spec.parameters.values())) > MAX_LISTED:
         _list_some(experiment, spec.parameters, settings)
         return
-    from flows.sweeps.members import resolve_sweep
+    from flows.sweeps.members import resolve_file_sweep
 
-    resolved = resolve_sweep(
-        experiment.hyper_params,
-        spec,
-        settings,
-        experiment.arm_changes,
-        name=experiment.name,
-        sweep_name=name,
-        preregistered=experiment.preregistered,
-    )
+    resolved = resolve_file_sweep(experiment, spec, name)
     print_plain(f"Sweep {resolved.sweep_id}: {resolved.num_members:,} members")
     compare = f"ratchet compare {resolved.sweep_id}{_warn_of_data(resolved.members)}"
     if dry_run:

@@ -18,7 +18,6 @@ from flows.runs.references import References
 from ratchet.errors import RunStateError
 from ratchet.store.archive import abandoned_archives
 from ratchet.store.garbage_collection import (
-    EARLIER,
     GarbageItem,
     GarbageKind,
     StoreUser,
@@ -244,11 +243,6 @@ def _forward_jump(runs: Path) -> float:
 def check_accessible(users: Sequence[StoreUser]) -> None:
     """Raise RunStateError if a runs folder that uses a store can't be read here."""
     missing = [user for user in users if not user.is_local]
-    if any(user.runs == EARLIER for user in missing):
-        raise RunStateError(
-            "gc: the store was used by a version that did not register runs folders. Name all that"
-            f" use it, once: `ratchet gc --runs-dir FOLDER --runs-dir … --unregister {EARLIER}`."
-        )
     if missing:
         names = ", ".join(f"{user.runs} on {user.host}" for user in missing)
         forget = " ".join(f"--unregister {user.runs}" for user in missing)

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from flows.studies.steps import Step
-from flows.sweeps.members import read_sweep_file, resolve_sweep
+from flows.sweeps.members import read_sweep_file, resolve_file_sweep
 from ratchet.tracking.run_folder import MANIFEST_FILE, RunFolder
 from ratchet.tracking.sweep_folder import read_own_sweep
 
@@ -25,16 +25,8 @@ def check_sweep(step: Step) -> None:
     """Resolve all members of a sweep; ParameterError if one is invalid or a value has no effect."""
     if not step.sweep:
         return
-    file, spec, settings = read_sweep_file(step.command[2], step.assignments)
-    resolve_sweep(
-        file.hyper_params,
-        spec,
-        settings,
-        file.arm_changes,
-        name=file.name,
-        sweep_name=step.sweep,
-        preregistered=file.preregistered,
-    )
+    file, spec, _ = read_sweep_file(step.command[2], step.assignments)
+    resolve_file_sweep(file, spec, step.sweep)
 
 
 def read_progress(step: Step, runs: str) -> Progress:

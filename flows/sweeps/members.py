@@ -234,6 +234,21 @@ def resolve_sweep(
     )
 
 
+def resolve_file_sweep(
+    file: ExperimentFile, spec: SweepSpec, sweep_name: str | None
+) -> ResolvedSweep:
+    """Resolve a sweep of an experiment file; see :func:`resolve_sweep`."""
+    return resolve_sweep(
+        file.hyper_params,
+        spec,
+        file.settings,
+        file.arm_changes,
+        name=file.name,
+        sweep_name=sweep_name,
+        preregistered=file.preregistered,
+    )
+
+
 def _as_spec(grid: Mapping[str, Any] | SweepSpec, base_dir: str | None) -> SweepSpec:
     if not isinstance(grid, Mapping):
         return grid

@@ -40,4 +40,4 @@ if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter as UsageMeter
     from ratchet.language_models.usage import UsageRow as UsageRow
 
-export_lazily(__name__, renamed={"TuningBackend": "FineTuningBackend"})
+export_lazily(__name__)

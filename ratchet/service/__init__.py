@@ -12,5 +12,6 @@ from ratchet.lazy import export_lazily
 if TYPE_CHECKING:
     from ratchet.service.export import export_model as export_model
     from ratchet.service.launch import EmbeddedService as EmbeddedService
+    from ratchet.service.launch import service_command as service_command
 
 export_lazily(__name__)

@@ -47,27 +47,21 @@ CREATE TABLE checkpoints (
     created_at INTEGER NOT NULL, model_id TEXT NOT NULL, step INTEGER NOT NULL,
     train_loss REAL NOT NULL
 ) STRICT;
-"""
-_SINCE_VERSION_1 = """
 CREATE TABLE deleted (
     kind TEXT NOT NULL, id TEXT NOT NULL, at INTEGER NOT NULL, reason TEXT NOT NULL,
     PRIMARY KEY (kind, id)
 ) STRICT;
-"""
-_SINCE_VERSION_2 = """
 CREATE TABLE training_sessions (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
     created_at INTEGER NOT NULL, model TEXT NOT NULL, weights TEXT NOT NULL,
     lora_rank INTEGER NOT NULL, lora_alpha INTEGER, seed INTEGER NOT NULL, intent TEXT UNIQUE,
-    begins TEXT, snapshot INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0
+    begins TEXT, snapshot INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0,
+    used_at INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE training_verbs (
     session TEXT NOT NULL, sequence INTEGER NOT NULL, verb TEXT NOT NULL, digest TEXT NOT NULL,
     request TEXT, answer TEXT, PRIMARY KEY (session, sequence)
 ) STRICT;
-"""
-_SINCE_VERSION_3 = """
-ALTER TABLE training_sessions ADD COLUMN used_at INTEGER NOT NULL DEFAULT 0;
 """
 _SINCE_VERSION_4 = """
 CREATE TABLE saved_weights (
@@ -78,12 +72,8 @@ CREATE TABLE saved_weights (
 ALTER TABLE training_sessions ADD COLUMN metadata TEXT;
 ALTER TABLE training_sessions ADD COLUMN new_optimizer INTEGER NOT NULL DEFAULT 0;
 """
-_STEPS = (_TABLES, _SINCE_VERSION_1, _SINCE_VERSION_2, _SINCE_VERSION_3, _SINCE_VERSION_4)
-_TO_DO = {
-    version: tuple(one for step in _STEPS[version:] for one in step.split(";\n"))
-    for version in range(VERSION)
-}
-"""Migrations between versions; version 0 is an empty file."""
+_MIGRATIONS = {0: _TABLES + _SINCE_VERSION_4, 4: _SINCE_VERSION_4}
+"""Version → statements; version 0 is an empty file, 4 that of Ratchet 0.1.0."""
 
 Value = str | int | float | None
 
@@ -101,9 +91,9 @@ class Database:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version in _TO_DO:
+        if version in _MIGRATIONS:
             with self.transaction() as connection:
-                for statement in _TO_DO[version]:
+                for statement in _MIGRATIONS[version].split(";\n"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {VERSION}")
         elif version != VERSION:

@@ -120,12 +120,16 @@ def _is_ready(address: ServiceAddress) -> bool:
     return isinstance(content, dict) and content.get("instance") == address.instance
 
 
+def service_command(**settings: object) -> list[str]:
+    """Return the command that starts a service; ``settings``: see :class:`ServiceSettings`."""
+    return [sys.executable, "-P", "-m", "ratchet.service", json.dumps(settings)]
+
+
 def _spawn(settings: ServiceSettings) -> subprocess.Popen[bytes]:
     (settings.folder / STARTING_FILE).unlink(missing_ok=True)
-    command = [sys.executable, "-P", "-m", "ratchet.service", "--embedded"]
-    command += ["--home", str(settings.home), "--port", "0", "--engine", settings.engine]
-    if settings.model is not None:
-        command += ["--model", settings.model]
+    command = service_command(
+        home=str(settings.home), model=settings.model, engine=settings.engine, embedded=True
+    )
     environment = {name: text for name, text in os.environ.items() if name != API_KEY_VARIABLE}
     with (settings.folder / _LOG_FILE).open("wb") as log:
         return subprocess.Popen(

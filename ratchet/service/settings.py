@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.training_service.models import UPLOAD_BYTES
@@ -110,6 +113,8 @@ class ServiceSettings:
         The bearer token required from clients; None for no key, on loopback only.
     embedded
         Whether to exit with the last process that uses the service.
+    threads
+        CPU threads of the engine.
     """
 
     home: Path
@@ -124,6 +129,7 @@ class ServiceSettings:
     retention: RetentionRules = field(default_factory=RetentionRules)
     api_key: str | None = field(default=None, repr=False)
     embedded: bool = False
+    threads: int = 1
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -147,6 +153,15 @@ class ServiceSettings:
             raise ParameterError(
                 f"supervised_weight: got {self.supervised_weight}, expected 0 to 100."
             )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read fields from JSON, but the key from the variable ``RATCHET_LLM_API_KEY``."""
+        values = json.loads(text)
+        values["home"] = Path(values["home"]).resolve()
+        values["lora"] = Lora(**values.get("lora", {}))
+        values["retention"] = RetentionRules(**values.get("retention", {}))
+        return cls(**values, api_key=os.environ.get(API_KEY_VARIABLE))
 
     @property
     def job_defaults(self) -> Mapping[str, HyperParameterValue]:

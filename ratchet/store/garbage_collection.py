@@ -22,9 +22,6 @@ from ratchet.store.backend import store_errors
 if TYPE_CHECKING:
     from ratchet.store.store import StageStore
 
-EARLIER = "earlier"
-"""Stands for the runs folders of a store that was used before such notes existed."""
-
 
 class GarbageKind(StrEnum):
     """Kind of removable data."""
@@ -131,7 +128,7 @@ class StoreUser(NamedTuple):
         mounted.
         """
         folder = Path(self.runs)
-        return self.runs != EARLIER and folder.is_dir() and folder.stat().st_ino == self.inode
+        return folder.is_dir() and folder.stat().st_ino == self.inode
 
 
 def note_user(store: StageStore, runs: Path) -> None:
@@ -141,12 +138,8 @@ def note_user(store: StageStore, runs: Path) -> None:
     text = json.dumps(user._asdict()).encode()
     backend = store.backend
     with store_errors("note a user of the store", store.location):
-        if backend.read_note(user.note) == text:
-            return
-        if not backend.note_names() and next(iter(backend.keys()), None) is not None:
-            earlier = StoreUser(EARLIER, user.host, -1)
-            backend.write_note(earlier.note, json.dumps(earlier._asdict()).encode())
-        backend.write_note(user.note, text)
+        if backend.read_note(user.note) != text:
+            backend.write_note(user.note, text)
 
 
 def store_users(store: StageStore) -> list[StoreUser]:

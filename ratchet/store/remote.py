@@ -93,6 +93,9 @@ class RemoteFolder(Backend):
     def _manifest_path(self, key: str) -> str:
         return self._path("stages", key, MANIFEST_NAME)
 
+    def _file_path(self, key: str, name: str, entry: FileEntry) -> str:
+        return self._path("stages", key, _path_in_stage(name, entry))
+
     @cached_property
     def _objects(self) -> Objects | None:
         """The objects that support compare-and-swap, if any; tested once."""
@@ -165,9 +168,9 @@ class RemoteFolder(Backend):
     def read_file(self, manifest: Manifest, name: str) -> bytes | None:
         """Read a file of the local copy, or else at the URL; None if it is missing."""
         copy = self._copies.read_file(manifest, name)
-        paths = _paths(name, manifest.files[name]) if copy is None else ()
-        texts = (self._read(self._path("stages", manifest.key, path)) for path in paths)
-        return next((text for text in texts if text is not None), copy)
+        if copy is not None:
+            return copy
+        return self._read(self._file_path(manifest.key, name, manifest.files[name]))
 
     def stamp(self, key: str) -> object:
         """Return None: checking costs a request, as reading does."""
@@ -212,10 +215,7 @@ class RemoteFolder(Backend):
         try:
             for name, entry in manifest.stored_files.items():
                 (work / name).parent.mkdir(parents=True, exist_ok=True)
-                if not any(
-                    self._get(self._path("stages", key, path), work / name)
-                    for path in _paths(name, entry)
-                ):
+                if not self._get(self._file_path(key, name, entry), work / name):
                     return [f"{name} is missing"]
             entries = seal_files(work)
             problems = [
@@ -239,7 +239,7 @@ class RemoteFolder(Backend):
 
     def extra_files(self, key: str, manifest: Manifest) -> list[str]:
         """List files below the stage's URL that are not in its manifest."""
-        expected = {path for item in manifest.files.items() for path in _paths(*item)}
+        expected = {_path_in_stage(*item) for item in manifest.files.items()}
         return sorted(set(self._files(key)) - expected - {MANIFEST_NAME})
 
     def _files(self, key: str) -> list[str]:
@@ -290,7 +290,7 @@ class RemoteFolder(Backend):
 
     def _upload(self, work: Path, key: str, entries: Mapping[str, FileEntry]) -> None:
         for name, entry in entries.items():
-            path = self._path("stages", key, _paths(name, entry)[0])
+            path = self._file_path(key, name, entry)
             self._make_folder(posixpath.dirname(path))
             self._fs.put_file(str(work / name), path)
             if self._objects is not None:  # writes of objects are atomic
@@ -309,7 +309,7 @@ class RemoteFolder(Backend):
         """Remove uploaded files that the stored manifest does not contain."""
         text = self.read_manifest(key)
         if text is not None:
-            uploaded = {_paths(*item)[0] for item in manifest.files.items()}
+            uploaded = {_path_in_stage(*item) for item in manifest.files.items()}
             stored = Manifest.from_bytes(text, key)
             self._remove_files(key, sorted(uploaded & set(self.extra_files(key, stored))))
 
@@ -331,7 +331,7 @@ class RemoteFolder(Backend):
 
     def delete_removed(self, manifest: Manifest) -> None:
         """Delete the removed files, and the copy."""
-        paths = [path for name in manifest.removed for path in _paths(name, manifest.files[name])]
+        paths = [_path_in_stage(name, manifest.files[name]) for name in manifest.removed]
         self._remove_files(manifest.key, paths)
         self._drop_copy(manifest.key)
 
@@ -494,6 +494,5 @@ class RemoteFolder(Backend):
         self._fs.pipe_file(self._path("users", name), text)
 
 
-def _paths(name: str, entry: FileEntry) -> tuple[str, str]:
-    """Return a file's path in its stage's folder, and its path in earlier versions."""
-    return f"{entry.sha256}/{name}", name
+def _path_in_stage(name: str, entry: FileEntry) -> str:
+    return f"{entry.sha256}/{name}"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from ratchet.tracking.boot_clock import BootTime
 from ratchet.tracking.environment import CodeState
@@ -61,14 +61,13 @@ class RunManifest(BaseModel):
     """Content of ``manifest.json``.
 
     ``arms`` maps each arm's name to all its hyper-parameters as plain data; "main" is the
-    experiment itself. ``dataset_hashes`` maps arms to dataset names to content hashes; those of
-    older runs, which had one set for all arms, count for every arm. ``checkpoints`` maps arms to
-    paths of their final state's files. ``read_parameters`` are the dotted paths of the parameters
-    that the stages of an arm have read so far. ``model_kinds`` maps arms to the kind of their final
-    agents, if they can be loaded as a model, ``optimizer_paths`` to the path of the parts of the
-    final state that only training reads, such as "learners/*/optimizer". ``started`` is when a
-    process last started the run. ``kinds`` are the kinds of stages that plug-ins declare. The
-    mirror fills ``tracking``.
+    experiment itself. ``dataset_hashes`` maps arms to dataset names to content hashes.
+    ``checkpoints`` maps arms to paths of their final state's files. ``read_parameters`` are the
+    dotted paths of the parameters that the stages of an arm have read so far. ``model_kinds`` maps
+    arms to the kind of their final agents, if they can be loaded as a model, ``optimizer_paths`` to
+    the path of the parts of the final state that only training reads, such as
+    "learners/*/optimizer". ``started`` is when a process last started the run. ``kinds`` are the
+    kinds of stages that plug-ins declare. The mirror fills ``tracking``.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
@@ -124,14 +123,6 @@ class RunManifest(BaseModel):
         if not self.prefect_ui_url or not self.prefect_flow_run_ids:
             return None
         return f"{self.prefect_ui_url.rstrip('/')}/runs/flow-run/{self.prefect_flow_run_ids[-1]}"
-
-    @field_validator("dataset_hashes", mode="before")
-    @classmethod
-    def _by_arm(cls, value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 -- raw data
-        """Give every arm the single set of older runs."""
-        if isinstance(value, dict) and any(isinstance(each, str) for each in value.values()):
-            return {arm: value for arm in info.data.get("arms", {})}
-        return value
 
 
 Span = tuple[str, int, int]

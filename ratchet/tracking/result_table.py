@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from ratchet.errors import DataError
-from ratchet.statistics.results import REWARD_PREFIX, paid_agents
+from ratchet.statistics.results import paid_agents
 from ratchet.tracking.files import read_plain_file
 from ratchet.tracking.manifest import MAIN_ARM
 
-_OLD_PREFIX = "reward_"
 REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
 """Columns of a table of decisions; others have ``correct`` or agents' rewards."""
 
@@ -24,18 +23,6 @@ REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
 def holds_results(columns: Mapping[str, Sequence[Any]]) -> bool:
     """Return whether columns include results: answers to datapoints, or agents' returns."""
     return "decision" in columns or "correct" in columns or bool(paid_agents(columns))
-
-
-def _as_named_today(columns: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
-    """Rename ``reward_AGENT``, the rewards in older tables of chat models, to ``reward.AGENT``."""
-    if "decision" not in columns or paid_agents(columns):
-        return columns
-    return {
-        REWARD_PREFIX + name.removeprefix(_OLD_PREFIX)
-        if name.startswith(_OLD_PREFIX)
-        else name: column
-        for name, column in columns.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -50,9 +37,8 @@ class ResultTable:
     columns
         At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); if
         available ``rounds``, ``reward.AGENT``, ``played_label`` and columns of groups. Without
-        decisions,
-        ``datapoint_id`` and ``correct`` or at least one ``reward.AGENT``; ``task_id`` is the
-        datapoint's task.
+        decisions, ``datapoint_id`` and ``correct`` or at least one ``reward.AGENT``; ``task_id`` is
+        the datapoint's task.
 
     Raises
     ------
@@ -65,7 +51,6 @@ class ResultTable:
     arm: str = MAIN_ARM
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", _as_named_today(self.columns))
         missing = [name for name in REQUIRED_COLUMNS if name not in self.columns]
         if not {"y", "decision"} & set(self.columns) and holds_results(self.columns):
             missing = [name for name in missing if name == "datapoint_id"]

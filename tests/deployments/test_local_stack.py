@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -13,14 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from deployments.local_stack import stack_command
 from flows.process.stack_file import ProcessMark, Stack, read_stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def ratchet(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deployments.local_stack", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def ratchet(command: str, home: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    words = stack_command(command, home, **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
 def family(stack: Stack) -> list[psutil.Process]:
@@ -30,7 +29,7 @@ def family(stack: Stack) -> list[psutil.Process]:
 
 @pytest.mark.exhaustive
 def test_up_detached_and_down(tmp_path: Path) -> None:
-    done = ratchet("up", "--home", str(tmp_path), "--detach")
+    done = ratchet("up", tmp_path, detach=True)
     assert done.returncode == 0, done.stdout + done.stderr
     stack = read_stack(tmp_path)
     assert stack is not None
@@ -50,9 +49,9 @@ def test_up_detached_and_down(tmp_path: Path) -> None:
             if connection.status == psutil.CONN_LISTEN
         }
         assert addresses == {"127.0.0.1"}
-        assert ratchet("up", "--home", str(tmp_path), "--detach").returncode == 2
+        assert ratchet("up", tmp_path, detach=True).returncode == 2
     finally:
-        down = ratchet("down", "--home", str(tmp_path))
+        down = ratchet("down", tmp_path)
     assert down.returncode == 0
     assert not any(process.is_running() for process in processes)
     assert read_stack(tmp_path) is None
@@ -75,8 +74,7 @@ def test_ctrl_c_stops_all_services_and_a_killed_stack_is_replaced(tmp_path: Path
 
 
 def start(home: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "deployments.local_stack", "up", "--no-worker"]
-    return subprocess.Popen([*command, "--home", str(home)], env={**os.environ})
+    return subprocess.Popen(stack_command("up", home, worker=False))
 
 
 def wait_until_up(home: Path, process: subprocess.Popen[bytes]) -> Stack:

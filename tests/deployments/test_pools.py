@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from deployments import deploy as deploy_module
-from deployments.deploy import POOL_TYPES, deploy
+from deployments.deploy import deploy
 from deployments.local_stack import LocalStackError
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
@@ -176,7 +176,7 @@ def test_chart_values_reference_secrets_and_contain_none(name: str) -> None:
     assert not login.get("authString")
     assert values["containerSecurityContext"]["runAsNonRoot"] is True
     if name == "worker":
-        assert values["config"]["type"] in POOL_TYPES
+        assert values["config"]["type"] == "kubernetes"
 
 
 @pytest.fixture

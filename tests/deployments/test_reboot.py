@@ -20,6 +20,7 @@ import pytest
 
 from deployments.crash_recovery import AUTOMATION, FAILURES, LATE_RUNS, STALLS
 from deployments.deploy import PREFECT_FILE
+from deployments.local_stack import stack_command
 from deployments.stack_services import csrf_headers, get_text
 from flows.process.stack_file import ProcessMark, Stack, read_stack
 from ratchet.tracking.mirrors.mlflow.client import connect
@@ -52,9 +53,8 @@ class Machine:
 
     def up(self) -> Stack:
         self._output = (self.folder / "up.txt").open("ab")
-        command = [sys.executable, "-P", "-m", "deployments.local_stack", "up"]
         self.supervisor = subprocess.Popen(
-            [*command, "--home", str(self.home)],
+            stack_command("up", self.home),
             env=self.environment,
             cwd=self.folder,
             stdout=self._output,

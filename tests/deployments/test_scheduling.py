@@ -12,14 +12,18 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import typer
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.states import Completed, Pending, Running, Scheduled
+from typer.testing import CliRunner
 
 from deployments import deploy as deploying
 from deployments.crash_recovery import AUTOMATION, automations
 from deployments.deploy import PREFECT_FILE, Schedule, deploy_experiments, deployment_file
 from deployments.local_stack import LocalStackError
+from flows.cli import stack
+from flows.cli.main import app
 from flows.process.stack_file import POOL
 from ratchet.errors import ParameterError
 
@@ -143,6 +147,17 @@ def test_a_paused_run_is_not_treated_as_dead():
     assert {"prefect.flow-run.Paused", "prefect.flow-run.Suspended"} <= set(zombie.trigger.expect)
 
 
+@pytest.fixture
+def run_deploy(monkeypatch):
+    """Return a function that runs `ratchet deploy` in this process and returns the result."""
+
+    def execute(_, options):
+        raise typer.Exit(deploying.main(json.dumps(options)))
+
+    monkeypatch.setattr(stack, "_execute", execute)
+    return lambda *arguments: CliRunner().invoke(app, ["deploy", *arguments])
+
+
 @pytest.mark.parametrize(
     ("arguments", "experiments", "overrides"),
     [
@@ -154,20 +169,38 @@ def test_a_paused_run_is_not_treated_as_dead():
         (["--name", "x", "a.yaml"], {"x": "a.yaml"}, []),
     ],
 )
-def test_each_file_gets_a_deployment(arguments, experiments, overrides, monkeypatch):
+def test_each_file_gets_a_deployment(arguments, experiments, overrides, run_deploy, monkeypatch):
     asked = []
     monkeypatch.setattr(deploying, "deploy_experiments", lambda *given, **_: asked.append(given))
-    assert deploying.main(arguments) == 0
+    assert run_deploy(*arguments).exit_code == 0
     ((_, found, changes),) = asked
     assert (found, changes) == (experiments, overrides)
+
+
+def test_options_of_deployments_have_the_defaults_of_the_functions(run_deploy, monkeypatch):
+    calls = []
+    monkeypatch.setattr(deploying, "deploy_experiments", lambda *_, **given: calls.append(given))
+    monkeypatch.setattr(deploying, "deploy", lambda *given, **_: calls.append(given))
+    run_deploy("a.yaml", "--type", "docker")
+    run_deploy("a.yaml", "--cron", "0 3 * * *", "--slots", "2", "--when-busy", "skip")
+    run_deploy("--home", "h", "--prefect-file", "p.yaml")
+    run_deploy()
+    pool = {"pool": "ratchet", "pool_type": "process"}
+    assert calls == [
+        {**pool, "schedule": Schedule(), "pool_type": "docker"},
+        {**pool, "schedule": Schedule("0 3 * * *"), "slots": 2, "when_busy": "skip"},
+        (Path("h"), Path("p.yaml")),
+        (Path(".ratchet"), PREFECT_FILE),
+    ]
 
 
 @pytest.mark.parametrize(
     "arguments", [["a/x.yaml", "b/x.yaml"], ["--name", "y", "a.yaml", "b.yaml"]]
 )
-def test_two_files_for_one_name_are_refused(arguments, capsys):
-    assert deploying.main(arguments) == 2
-    assert "one at a time" in capsys.readouterr().err
+def test_two_files_for_one_name_are_refused(arguments, run_deploy):
+    result = run_deploy(*arguments)
+    assert result.exit_code == 2
+    assert "one at a time" in result.stderr
 
 
 @pytest.mark.parametrize("accepts", [True, False])

@@ -169,15 +169,16 @@ def test_bad_values_are_refused_in_the_form(wrong, demo):
 
 
 def test_parameters_stored_by_earlier_forms_still_run(project):
-    stored = {"file": "experiments/one.yaml", "sections": {"rl": None, "spg": None}, "agents": None}
+    stored = {"file": "experiments/one.yaml", "sections": {"rl": None, "spg": None}}
     validate(stored, form("experiment_from_file"), raise_on_error=True, ignore_required=False)
-    assert overrides({}, stored["sections"], None, stored["agents"]) == []
+    assert overrides({}, stored["sections"]) == []
 
 
 def test_submitted_values_are_parsed_like_the_command_line(project):
     sections = {"rl": {"gamma": 0.5, "lr": 1e-5, "body_lr_factor": {"actor": 0.5}}, "ppo": None}
+    sections["agents"] = {"prover": {"d_gnn": 8}}
     top = {"seed": 3, "rl.num_iterations": 7, "trainer": LEFT_OUT, "interaction_protocol": None}
-    found = overrides(top, sections, {"retries": 0}, {"prover": {"d_gnn": 8}}, ["rl.gamma=0.25"])
+    found = overrides(top, sections, {"retries": 0}, ["rl.gamma=0.25"])
     experiment = load_experiment("experiments/one.yaml", found)
     parameters = experiment.hyper_params
     assert (parameters.seed, parameters.rl.num_iterations, parameters.rl.gamma) == (3, 7, 0.25)
@@ -190,7 +191,7 @@ def test_submitted_values_are_parsed_like_the_command_line(project):
     wrong = overrides({}, {"ppo": {"clip_epsilon": "much"}})
     with pytest.raises(ParameterError, match=r"ppo\.clip_epsilon"):
         load_experiment("experiments/one.yaml", wrong)
-    assert overrides({"seed": LEFT_OUT}, None, LEFT_OUT, None, LEFT_OUT) == []
+    assert overrides({"seed": LEFT_OUT}, None, LEFT_OUT, LEFT_OUT) == []
     assert values("seed", [0, 1]) == ["seed=0,1"]
     assert values("trainer", LEFT_OUT) == []
     (text,) = overrides({"text": "a “b” 😀\n"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import urllib.request
 
@@ -13,7 +12,7 @@ import pytest
 
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
-from ratchet.service.launch import ServiceAddress
+from ratchet.service.launch import ServiceAddress, service_command
 from trainers.language.state import LanguageState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -57,8 +56,8 @@ class Service:
         self.start()
 
     def start(self):
-        command = [sys.executable, "-m", "ratchet.service", "--home"]
-        command += [str(self.home), "--port", str(self.port), "--model", str(self.home / "base")]
+        model = str(self.home / "base")
+        command = service_command(home=str(self.home), port=self.port, model=model)
         self.process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet import language_models
 from ratchet.errors import ParameterError, UnknownNameError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tuning_backends.base import FineTuningBackend
@@ -65,8 +64,3 @@ def test_a_tuned_model_costs_what_its_base_does_whatever_a_service_calls_it():
         assert prices.find(name, tuned_from="gpt-4.1-mini") == tuned
     assert prices.find("gpt-4.1-mini", tuned_from="gpt-4.1-mini") == base
     assert prices.find("me/other", tuned_from="unknown") is None
-
-
-def test_the_former_name_of_the_base_class_warns():
-    with pytest.warns(DeprecationWarning, match="use FineTuningBackend"):
-        assert language_models.TuningBackend is FineTuningBackend

@@ -70,7 +70,7 @@ def test_a_plug_in_with_its_own_tasks_package_is_refused(tmp_path: Path) -> None
 def test_deploying_from_a_folder_that_hides_flows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "__init__.py").touch()
-    command = [sys.executable, "-P", "-m", "deployments.deploy"]
+    command = [Path(sys.executable).with_name("ratchet"), "deploy"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "hides Ratchet's package `flows` from Prefect" in " ".join(done.stderr.split())

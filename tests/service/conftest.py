@@ -18,7 +18,7 @@ import uvicorn
 
 from ratchet.language_models.engines.torch_engine import TorchEngine
 from ratchet.service.api.app import create_app
-from ratchet.service.launch import ServiceAddress
+from ratchet.service.launch import ServiceAddress, service_command
 from ratchet.service.models import StoredModel
 from ratchet.service.service import ModelService
 from ratchet.service.serving import server_config
@@ -106,8 +106,7 @@ def make_service(tmp_path):
 def micro_service(tmp_path):
     """A process that serves and trains a model of a few thousand weights; and its URL."""
     model = write_micro_model(tmp_path / "ratchet-tiny")
-    command = [sys.executable, "-m", "ratchet.service", "--home", str(tmp_path)]
-    process = subprocess.Popen([*command, "--port", "0", "--model", str(model)])
+    process = subprocess.Popen(service_command(home=str(tmp_path), model=str(model)))
     try:
         deadline = time.monotonic() + 300
         while (address := ServiceAddress.read(tmp_path / "llm")) is None:

@@ -22,13 +22,13 @@ from safetensors.torch import load_file
 
 from ratchet.language_models.local.adapters import AdapterBase
 from ratchet.models.low_rank import LowRankChange
+from ratchet.service.launch import service_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 PROMPT = [{"role": "user", "content": "same"}]
 RANK = 4
-COMMAND = [sys.executable, "-m", "ratchet.service", "--port", "0"]
 
 
 def answer(text):
@@ -36,9 +36,9 @@ def answer(text):
 
 
 @contextlib.contextmanager
-def serving(home, *options):
+def serving(home, **lora):
     """Run a service until the end of the block or until it is killed."""
-    command = [*COMMAND, "--home", str(home), "--model", str(home / "micro"), *options]
+    command = service_command(home=str(home), model=str(home / "micro"), lora=lora)
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         yield process, _await_address(home, process)
@@ -120,7 +120,7 @@ def folder_of(home, job):
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.exhaustive), RANK])
 def test_jobs_change_a_models_answers_and_build_on_each_other(home, rank):
-    with serving(home, "--lora-rank", str(RANK)) as (_, url), connect(url) as client:
+    with serving(home, rank=RANK) as (_, url), connect(url) as client:
         said = {} if rank else {"lora_rank": 0}
         strong = {"n_epochs": 2, "batch_size": 2, "learning_rate_multiplier": 2.0, **said}
         chats = upload(client, {"messages": PROMPT + answer(ACCEPT)})
@@ -168,7 +168,7 @@ def test_jobs_change_a_models_answers_and_build_on_each_other(home, rank):
 
 def test_a_killed_trainer_fails_its_job_and_a_killed_service_restarts_it(tmp_path):
     write_micro_model(tmp_path / "micro", scale=0.1)
-    with serving(tmp_path, "--lora-rank", str(RANK)) as (process, url), connect(url) as client:
+    with serving(tmp_path, rank=RANK) as (process, url), connect(url) as client:
         chats = upload(client, {"messages": PROMPT + answer(ACCEPT)}, count=200)
         killed, torn = (
             create(client, "micro", chats, "supervised", n_epochs=1, batch_size=batch_size)
@@ -185,7 +185,7 @@ def test_a_killed_trainer_fails_its_job_and_a_killed_service_restarts_it(tmp_pat
         process.send_signal(signal.SIGKILL)
         process.wait(240)
         trainer.wait(240)  # the trainer ends with its service
-    with serving(tmp_path, "--lora-rank", str(RANK)) as (_, url), connect(url) as client:
+    with serving(tmp_path, rank=RANK) as (_, url), connect(url) as client:
         again = ended(client, client.fine_tuning.jobs.retrieve(torn.id))
         assert again.status == "succeeded", again.error
         events = list(client.fine_tuning.jobs.list_events(torn.id))
@@ -215,9 +215,10 @@ def test_a_missing_extra_is_reported_before_serving(home):
         "from ratchet.service.__main__ import main\n"
         "sys.exit(main())"
     )
-    options = ["--home", str(home), "--model", str(home / "micro"), "--port", "0"]
+    settings = {"home": str(home), "model": str(home / "micro")}
+    settings["lora"] = {"rank": 2, "dropout": 0.1}
     ended = subprocess.run(
-        [sys.executable, "-c", starts, *options, "--lora-rank", "2", "--lora-dropout", "0.1"],
+        [sys.executable, "-c", starts, json.dumps(settings)],
         capture_output=True,
         text=True,
         timeout=300,

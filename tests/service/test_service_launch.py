@@ -17,7 +17,7 @@ import pytest
 
 from ratchet.errors import LanguageServiceError
 from ratchet.service import launch
-from ratchet.service.launch import EmbeddedService
+from ratchet.service.launch import EmbeddedService, service_command
 from ratchet.service.settings import API_KEY_VARIABLE
 
 ENGINE = "fake_engine:FakeEngine"
@@ -188,14 +188,14 @@ def test_a_starting_service_is_stopped_for_silence_only(home, monkeypatch, progr
 
 
 def test_the_command_line_refuses_a_second_service_and_public_access_without_a_key(home):
-    command = [sys.executable, "-m", "ratchet.service", "--home", str(home)]
-    options = ["--model", str(home / "model"), "--engine", ENGINE, "--port", "0"]
+    settings = {"home": str(home), "model": str(home / "model"), "engine": ENGINE}
+    command = service_command(**settings)
     with _start(home) as service:
-        second = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert second.returncode == 1
         assert f"already runs for {home}/llm at {service.url}" in second.stderr
         assert "Traceback" not in second.stderr
-    open_door = [*command, *options, "--host", "0.0.0.0"]
+    open_door = service_command(**settings, host="0.0.0.0")
     environment = {name: text for name, text in os.environ.items() if name != API_KEY_VARIABLE}
     ended = subprocess.run(open_door, capture_output=True, text=True, env=environment, timeout=300)
     assert ended.returncode == 1
@@ -204,9 +204,8 @@ def test_the_command_line_refuses_a_second_service_and_public_access_without_a_k
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_service_from_the_command_line_stops_on_a_signal(home, number):
-    command = [sys.executable, "-m", "ratchet.service", "--home", str(home)]
-    options = ["--model", str(home / "model"), "--engine", ENGINE, "--port", "0"]
-    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    command = service_command(home=str(home), model=str(home / "model"), engine=ENGINE)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 300
     address = home / "llm" / "service.json"
     while not address.exists() and time.monotonic() < deadline:

@@ -15,18 +15,10 @@ from ratchet.language_models.local.adapters import AdapterBase
 from ratchet.service.settings import RetentionRules, ServiceSettings
 
 DAY = 86400
-_OF_VERSION_1 = """
-DROP TABLE deleted; DROP TABLE training_sessions; DROP TABLE training_verbs;
-DROP TABLE saved_weights; PRAGMA user_version = 1;
-"""
 _OF_VERSION_4 = """
 ALTER TABLE training_sessions DROP COLUMN metadata;
 ALTER TABLE training_sessions DROP COLUMN new_optimizer;
 DROP TABLE saved_weights; PRAGMA user_version = 4;
-"""
-_OF_VERSION_3 = f"""{_OF_VERSION_4}
-ALTER TABLE training_sessions DROP COLUMN used_at;
-PRAGMA user_version = 3;
 """
 
 
@@ -158,16 +150,11 @@ def test_deletions_by_clients_are_reported(make_service, upload, wait_for):
         assert client.models.retrieve(third.fine_tuned_model).id == job.fine_tuned_model
 
 
-@pytest.mark.parametrize(
-    "earlier", [_OF_VERSION_1, _OF_VERSION_3, _OF_VERSION_4], ids=["1", "3", "4"]
-)
-def test_the_database_of_an_earlier_version_is_migrated(
-    make_service, tmp_path, upload, wait_for, earlier
-):
+def test_the_database_of_an_earlier_version_is_migrated(make_service, tmp_path, upload, wait_for):
     with make_service().serving() as service, service.client() as client:
         job = train(client, upload, wait_for)
     with contextlib.closing(sqlite3.connect(tmp_path / "llm" / "service.sqlite3")) as connection:
-        connection.executescript(earlier)
+        connection.executescript(_OF_VERSION_4)
     with make_service().serving() as service, service.client() as client:
         assert client.models.retrieve(job.fine_tuned_model).id == job.fine_tuned_model
         client.models.delete(job.fine_tuned_model)

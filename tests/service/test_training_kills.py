@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 
@@ -16,7 +15,7 @@ from safetensors.torch import load_file
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.training_service import OptimizerSettings, TrainingExample, connect
 from ratchet.service.database import Database
-from ratchet.service.launch import ServiceAddress
+from ratchet.service.launch import ServiceAddress, service_command
 from ratchet.service.models import ModelRegistry, StoredModel
 from ratchet.service.training_sessions import sessions as sessions_module
 from ratchet.service.training_sessions.operations import (
@@ -142,8 +141,7 @@ def _never_written(kind):
 
 
 def _start(home, model, port):
-    command = [sys.executable, "-m", "ratchet.service", "--home", str(home)]
-    return subprocess.Popen([*command, "--port", str(port), "--model", str(model)])
+    return subprocess.Popen(service_command(home=str(home), port=port, model=str(model)))
 
 
 @pytest.mark.slow

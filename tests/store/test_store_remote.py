@@ -160,15 +160,6 @@ def test_a_copy_is_not_fetched_twice(
     assert remote.store("two").find(stage.key) is not None
 
 
-def test_files_at_the_paths_of_earlier_versions_are_found(remote: Remote, stage: Any) -> None:
-    made = stage.make(remote.store())
-    for name in made.files:
-        remote.fs.mv(remote.file(stage.key, name), remote.path("stages", stage.key, name))
-    other = remote.store("two")
-    assert other.find(stage.key) == made
-    assert other.verify(stage.key) == []
-
-
 def test_removal_is_seen_by_others(remote: Remote, stage: Any) -> None:
     stage.make(remote.store())
     other = remote.store("two")

@@ -169,14 +169,6 @@ def test_an_unknown_field_is_reported_with_the_nearest_name(folder):
         folder.update(status="odd")
 
 
-def test_data_hashes_of_older_runs_apply_to_every_arm():
-    arms: dict[str, dict[str, int]] = {"main": {}, "other": {}}
-    old = {"run_id": "old", "name": "old", "arms": arms, "dataset_hashes": {"test": "a"}}
-    manifest = RunManifest.model_validate(old)
-    assert manifest.dataset_hashes == {"main": {"test": "a"}, "other": {"test": "a"}}
-    assert RunManifest.model_validate(manifest.model_dump()) == manifest
-
-
 @pytest.mark.parametrize("run_id", ["../up", "", ".hidden", "a/b"])
 def test_run_ids_that_leave_the_folder_are_refused(tmp_path, run_id):
     with pytest.raises(DataError, match="cannot be a file's name"):
@@ -193,14 +185,6 @@ def test_tables_round_trip(folder):
     folder.write_table(ResultTable("b-test", columns, "a"))
     with pytest.raises(DataError, match="Rename one of the arms"):
         folder.write_table(ResultTable("test", columns, "a-b"))
-
-
-def test_reward_columns_of_earlier_versions_are_renamed():
-    columns = {"datapoint_id": [3], "y": [0], "decision": [0], "correct": [1]}
-    old = ResultTable("test", {**columns, "reward_prover": [1.0]})
-    assert dict(old.columns) == {**columns, "reward.prover": [1.0]}
-    today = {**columns, "reward.prover": [1.0], "reward_model": [0.5]}
-    assert dict(ResultTable("test", today).columns) == today
 
 
 def test_tables_with_missing_columns_or_values_are_refused():

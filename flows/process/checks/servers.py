@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import sqlite3
 import time
 import urllib.error
 import urllib.parse
@@ -15,7 +13,6 @@ from base64 import b64encode
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
-from pathlib import Path
 from typing import NamedTuple
 
 from flows.process.checks.base import (
@@ -248,11 +245,6 @@ def _psql(url: urllib.parse.SplitResult, user: str | None = None) -> str:
 
 
 _PICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
-_GENAI_EXPERIMENTS = (
-    "select e.experiment_id, e.name from experiments e join experiment_tags t"
-    " on t.experiment_id = e.experiment_id"
-    " where t.key = 'mlflow.experimentKind' and t.value like 'genai%'"
-)
 
 
 def mlflow(installation: Installation) -> Iterator[Check]:
@@ -289,29 +281,3 @@ def mlflow_database(installation: Installation) -> Iterator[Check]:
     database = (installation.home / "mlflow.db").resolve()
     if is_unfinished(database):
         yield bad("mlflow database", unfinished_text(database))
-
-
-def mlflow_mode(installation: Installation) -> Iterator[Check]:
-    """Report experiments of the home's database that open in the mode for language-model apps.
-
-    In this mode MLflow shows traces, which training does not have, and hides runs and charts.
-    """
-    database = (installation.home / "mlflow.db").resolve()
-    for experiment_id, name in _genai_experiments(database):
-        code = (
-            "from mlflow import MlflowClient; MlflowClient("
-            f"'sqlite:///{database}').set_experiment_tag('{experiment_id}',"
-            " 'mlflow.experimentKind', 'custom_model_development')"
-        )
-        details = f"experiment {name!r} opens in the mode for GenAI apps"
-        yield warning("mlflow mode", f'{details}: `python -c "{code}"`')
-
-
-def _genai_experiments(database: Path) -> list[tuple[str, str]]:
-    if not database.is_file():
-        return []
-    try:
-        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as rows:
-            return [(str(number), str(name)) for number, name in rows.execute(_GENAI_EXPERIMENTS)]
-    except sqlite3.Error:  # it is being created, or has a different version
-        return []

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from flows.cli.command import RENAMED_OPTIONS
 from flows.cli.main import COMMANDS, app
 
 HEAVY = ("torch", "prefect", "mlflow", "pydantic", "omegaconf", "numpy", "openai", "rich.progress")
@@ -60,37 +56,3 @@ def test_help_is_as_wide_as_the_terminal() -> None:
     narrow, wide = (help_text(columns, "compare") for columns in (80, 150))
     assert max(map(len, narrow.splitlines())) <= 80
     assert max(map(len, wide.splitlines())) > 120
-
-
-@pytest.mark.parametrize(
-    ("command", "earlier", "current"),
-    [
-        (command, earlier, current)
-        for command, renamed in RENAMED_OPTIONS.items()
-        for earlier, current in renamed.items()
-    ],
-)
-def test_an_earlier_option_is_replaced_with_a_warning(
-    command: str, earlier: str, current: str
-) -> None:
-    parser = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]
-    context = typer.Context(parser, info_name=command)
-    help_text = parser.get_help(context)
-    assert current in help_text
-    assert not re.search(rf"{earlier}\b(?!-)", help_text)
-    runner = CliRunner()
-    result = runner.invoke(app, [command, f"{earlier}=", "--no-such-option"])
-    assert f"{earlier} is deprecated: use {current}." in result.stderr
-    assert "No such option: --no-such-option" in result.stderr or "does not take" in result.stderr
-
-
-def test_an_earlier_option_has_the_effect_of_the_current_one(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["runs", "--runs", str(tmp_path / "elsewhere")])
-    assert result.exit_code == 0
-    assert "--runs is deprecated: use --runs-dir." in result.stderr
-    assert f"No runs in {tmp_path / 'elsewhere'}" in " ".join(result.stdout.split())
-
-
-def test_arguments_after_two_dashes_are_not_options() -> None:
-    result = CliRunner().invoke(app, ["run", "--", "--new"])
-    assert "deprecated" not in result.stderr

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from ratchet.service.launch import ServiceAddress
+from ratchet.service.launch import ServiceAddress, service_command
 
 HERE = Path(__file__).parent
 MODELS = HERE.parents[1] / "service"
@@ -28,9 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @contextmanager
 def service(home, model):
-    command = [sys.executable, "-m", "ratchet.service", "--home", str(home)]
     home.mkdir()
-    process = subprocess.Popen([*command, "--model", str(model)])
+    process = subprocess.Popen(service_command(home=str(home), model=str(model)))
     try:
         while (address := ServiceAddress.read(home / "llm")) is None:
             assert process.poll() is None

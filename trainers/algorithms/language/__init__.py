@@ -1,1 +1,0 @@
-"""Deprecated path of :mod:`ratchet.algorithms.language`."""
