@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,12 @@ class HuggingFaceCache:
         self.readable = self.readable[rows]
 
     @property
-    def can_append(self) -> bool:
-        """Return whether another cache's rows can be appended: if all read tokens are cached."""
+    def longest(self) -> int:
+        """Maximal tokens of an appended row; 0 if not all read tokens are cached."""
         from transformers.cache_utils import DynamicLayer
 
-        return all(type(layer) is DynamicLayer for layer in self.past.layers)
+        is_complete = all(type(layer) is DynamicLayer for layer in self.past.layers)
+        return sys.maxsize if is_complete else 0
 
     def append(self, other: HuggingFaceCache) -> None:
         """Append another cache's rows; both end at the same position, the shorter is padded."""

@@ -48,6 +48,7 @@ class SlotCache:
         self.shape = size, length
         self.least_active = 1.0
         self.block_size = _BLOCK_SIZE
+        self.longest = length - _BLOCK_SIZE  # a row may generate some tokens after its end
         self._network = network
         self._last_position = last_position
         self._tokens = torch.zeros(size, 1, dtype=torch.int64, device=device)
@@ -76,11 +77,6 @@ class SlotCache:
         is_used = torch.zeros_like(self.positions)
         is_used[self._slots] = 1
         self._is_used = is_used
-
-    @property
-    def can_append(self) -> bool:
-        """Whether another cache's rows can be appended."""
-        return True
 
     def keep(self, rows: Tensor) -> None:
         """Free the slots of all rows except these, int[B']."""
