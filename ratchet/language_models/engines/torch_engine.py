@@ -149,11 +149,7 @@ class TorchEngine:
         return self._max_batch_size
 
     def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
-        """Prepare a model for ``generate``; see :meth:`Engine.load`.
-
-        Adapters are merged into a copy of their base, so that completions have the same bits as
-        those of a model that was stored complete; two adapters of one base share no memory.
-        """
+        """Prepare a model for ``generate``; two adapters of one base share no memory."""
         self._loaded[model_id] = _Loaded(load_frozen_model(folder, adapters))
 
     def unload(self, model_id: str) -> None:
