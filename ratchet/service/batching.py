@@ -293,13 +293,15 @@ class Batcher:
         joining: list[_Waiting] = []
         with self._changed:
             while self._waiting and len(joining) < count and not self._to_unload:
-                if not self._waiting[0].goes_with(first):
-                    break
-                item = self._waiting.popleft()
+                item = self._waiting[0]
                 if not item.is_cancelled:
+                    if not item.goes_with(first):
+                        break
                     joining.append(item)
-        running = [item for item in self._running if not item.result.done()]
-        self._running = [*running, *joining]
+                self._waiting.popleft()
+        if joining:  # done requests are forgotten, since a batch may never end
+            running = [item for item in self._running if not item.result.done()]
+            self._running = [*running, *joining]
         return joining
 
     def _load(self, engine: Engine, model: StoredModel) -> None:

@@ -25,7 +25,7 @@ from ratchet.language_models.local.model import GenerationCache, Head, LanguageM
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.network import (
     HuggingFaceCache,
-    add_adapters_up,
+    activate_all_adapters,
     head_input,
     read_network,
     read_on,
@@ -122,7 +122,7 @@ class HuggingFaceLanguageModel(LanguageModel):
                 adapted = get_peft_model(network, config)
             except ValueError as error:
                 raise DataError(f"PEFT cannot adapt the model in {base.folder}: {error}") from error
-        add_adapters_up(adapted)
+        activate_all_adapters(adapted)
         if base_name is not None:
             adapted.peft_config["default"].base_model_name_or_path = base_name
         return cls(files, adapted, device, base=base)

@@ -148,11 +148,11 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
                 model = adapted.get_base_model() if is_16_bit else adapted.merge_and_unload()
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
-    add_adapters_up(model)
+    activate_all_adapters(model)
     return model
 
 
-def add_adapters_up(network: Any) -> None:  # noqa: ANN401 -- PreTrainedModel or PeftModel
+def activate_all_adapters(network: Any) -> None:  # noqa: ANN401 -- PreTrainedModel or PeftModel
     """Apply all adapters of a network together; only one with PEFT's default name is trained."""
     from peft.tuners.lora import LoraLayer
 
