@@ -154,8 +154,8 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
 
 def activate_all_adapters(network: Any) -> None:  # noqa: ANN401 -- PreTrainedModel or PeftModel
     """Apply all adapters of a network together; only one with PEFT's default name is trained."""
-    from peft.tuners.lora import LoraLayer
-
+    with PRETRAINED_LOCK:
+        from peft.tuners.lora import LoraLayer
     for layer in network.modules():
         if isinstance(layer, LoraLayer):
             layer.set_adapter([*layer.lora_A, *layer.lora_embedding_A])
