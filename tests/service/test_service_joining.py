@@ -33,9 +33,9 @@ def engine():
 
 @pytest.fixture
 def service(engine, folder):
-    made = Service(engine, folder)
-    yield made
-    made.batcher.stop()
+    running = Service(engine, folder)
+    yield running
+    running.batcher.stop()
 
 
 class Service:
