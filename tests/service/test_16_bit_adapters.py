@@ -62,8 +62,9 @@ def weights_of(folder):
     return folder / "model.safetensors"
 
 
-def trainable(base, adapters=(), lora=LORA):
-    return TrainedModel("m", base, adapters, lora, 0, shares_prompts=False, saves_memory=False)
+def trainable(base, adapters=(), lora=LORA, *, saves_memory=False):
+    values = {"shares_prompts": False, "saves_memory": saves_memory}
+    return TrainedModel("m", base, adapters, lora, 0, **values)
 
 
 @pytest.fixture
@@ -122,6 +123,11 @@ def test_a_new_adapter_is_trained_on_what_is_served(base, chain, monkeypatch):
     assert torch.equal(log_probs(model), log_probs(served)), "only the new adapter has dropout"
     log_probs(model).mean().backward()
     assert any(bool(weight.grad.any()) for weight in model.parameters())
+
+
+def test_jobs_on_a_cpu_merge_in_float32(base, chain):
+    jobs, sessions = (trainable(base, chain, saves_memory=saves).model for saves in (True, False))
+    assert torch.equal(log_probs(jobs), log_probs(sessions))
 
 
 def test_models_with_adapters_next_to_their_weights_generate_in_slots(base, chain, monkeypatch):
