@@ -89,12 +89,17 @@ class BatchLoop:
     ----------
     size
         Maximal number of concurrent rows; fewer if a GPU's memory is too small.
+    join_period
+        Steps between two times that rows join, each of which takes as long as some steps.
     """
 
-    def __init__(self, model: LanguageModel, requests: RequestSource, size: int) -> None:
+    def __init__(
+        self, model: LanguageModel, requests: RequestSource, size: int, *, join_period: int = 1
+    ) -> None:
         self._model = model
         self._requests = requests
         self._most = size
+        self._join_period = join_period
 
     def run(self) -> None:
         """Generate until no request waits and all rows have ended."""
@@ -108,6 +113,7 @@ class BatchLoop:
 
     def _finish(self, batch: _Batch, size: int) -> None:
         """Generate until all rows have ended, with those that join the batch."""
+        next_join = self._join_period
         for step in itertools.count(1):
             tokens = batch.rows.draw(batch.logits)
             batch.lengths += 1
@@ -118,7 +124,7 @@ class BatchLoop:
             if not len(active):
                 return
             free, longest = size - len(active), batch.cache.longest
-            admits = longest and free >= _NEXT_ADMIT * size
+            admits = longest and step >= next_join and free >= _NEXT_ADMIT * size
             new = self._requests.take(free, longest) if admits else None
             # a finished row whose context is full has no next position
             is_full = batch.lengths.max() >= self._model.context_length
@@ -128,6 +134,7 @@ class BatchLoop:
             batch.logits = self._model.step(tokens, batch.cache)
             if new:
                 batch.append(self._read(new))
+                next_join = step + self._join_period
 
     def _read(self, new: NewRows) -> _Batch:
         """Read prompts, each once for all its rows."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MAX_BATCH_SIZE = 256
+_JOIN_PERIOD = 16  # tokens
 
 
 class GrammarTokenizer:
@@ -174,8 +175,9 @@ class TorchEngine:
         """Complete requests to a loaded model; see :class:`ContinuousEngine`."""
         loaded = self._model(model_id)
         with torch.inference_mode():
-            requests = _Requests(loaded, take, self._max_batch_size)
-            BatchLoop(loaded.model, requests, self._max_batch_size).run()
+            size = self._max_batch_size
+            requests = _Requests(loaded, take, size)
+            BatchLoop(loaded.model, requests, size, join_period=_JOIN_PERIOD).run()
 
     def embed(
         self, requests: Sequence[EmbeddingRequest]

@@ -105,6 +105,18 @@ def test_results_do_not_depend_on_the_rows_they_join(engine, folder, seed):
     assert list(map(str, joining_results(few, requests, seed))) == list(map(str, alone))
 
 
+def test_chats_join_at_most_once_in_16_tokens(engine, monkeypatch):
+    model = engine._loaded["m"].model
+    events, start, step = [], model.start, model.step
+    monkeypatch.setattr(model, "start", lambda *a: events.append("read") or start(*a))
+    monkeypatch.setattr(model, "step", lambda *a: events.append("step") or step(*a))
+    entries = [torch_engine._Entry(request(n, max_tokens=100, temperature=0.0)) for n in range(4)]
+    arrivals = itertools.chain.from_iterable(([entry], []) for entry in entries)
+    engine.generate_continuously("m", lambda _: next(arrivals, []))
+    assert [entry.result for entry in entries] == [entries[0].result] * 4
+    assert "".join(event[0] for event in events).startswith("r" + 2 * ("s" * 16 + "r") + "s")
+
+
 def test_few_logits_of_an_echoed_prompt_are_in_memory_at_a_time(engine, monkeypatch):
     echo = request(prompt=tuple(range(2, 22)), echo=True, max_tokens=0)
     complete = engine.generate([echo])
