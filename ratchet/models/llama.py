@@ -6,6 +6,7 @@ unsupported models. Projections with the same input are stored as one matrix.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +41,7 @@ class Cache:
     length: int
     block_size: ClassVar[int] = 1
     least_active: ClassVar[float] = 0.75
-
-    @property
-    def can_append(self) -> bool:
-        """Whether rows of another cache can be appended."""
-        return True
+    longest: ClassVar[int] = sys.maxsize
 
     def make_room(self) -> None:
         """Extend the cache if it is full."""

@@ -63,13 +63,13 @@ class LowRankChange:
             raise DataError(f"{folder}: got {sorted(tensors)}, expected pairs of {_A} and {_B}.")
 
     def merge_into(self, weights: dict[str, Tensor]) -> None:
-        """Add the change to a model's weights by name."""
+        """Add the change to a model's weights by name; 16-bit ones become float32."""
         for layer, a in self.a.items():
             name = f"{layer}.weight"
             shape = (self.b[layer].shape[0], a.shape[1])
             if name not in weights or weights[name].shape != shape:
                 raise DataError(f"an adapter changes {layer} {shape}, which its base has not.")
-            weights[name] += (self.b[layer] @ a) * self.scale
+            weights[name] = weights[name] + (self.b[layer] @ a) * self.scale
 
 
 def compose(adapters: Sequence[Path], folder: Path) -> None:

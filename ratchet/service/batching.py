@@ -12,10 +12,11 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ratchet.errors import RatchetError
 from ratchet.language_models.engines.interface import (
+    ContinuousEngine,
     EmbeddingRequest,
     EmbeddingResult,
     Engine,
@@ -25,6 +26,7 @@ from ratchet.language_models.engines.interface import (
     GenerationRequest,
     GenerationResult,
     ModelUnavailableError,
+    QueuedRequest,
     QueueFullError,
     RequestRefusedError,
 )
@@ -48,15 +50,31 @@ class _Waiting:
     request: GenerationRequest | EmbeddingRequest
     result: Future[Result] = field(default_factory=Future)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its client has gone."""
+        return self.result.cancelled()
+
     def goes_with(self, first: _Waiting) -> bool:
         """Whether one call of the engine can process both requests."""
         return type(self.request) is type(first.request) and self.model.id == first.model.id
+
+    def deliver(self, result: Result | EngineError | RequestRefusedError) -> None:
+        """Return its result to the client, unless it has one already."""
+        if self.result.done() or not self.result.set_running_or_notify_cancel():
+            return
+        if isinstance(result, Exception):
+            self.result.set_exception(result)
+        else:
+            self.result.set_result(result)
 
 
 class Batcher:
     """Group requests to a model into batches and run one batch at a time.
 
-    The engine is created in the batcher's own thread, since its imports take seconds.
+    If the engine can add requests to a running batch, those that arrive join it, until one to
+    another model or for an embedding waits. The engine is created in the batcher's own thread,
+    since its imports take seconds.
     """
 
     def __init__(
@@ -87,7 +105,7 @@ class Batcher:
             left, self._waiting = list(self._waiting), deque()
             self._changed.notify()
         for item in left:
-            _fail(item, EngineStoppedError("The service is stopping."))
+            item.deliver(EngineStoppedError("The service is stopping."))
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -199,7 +217,7 @@ class Batcher:
                 except Exception as error:  # the thread must live: other requests don't need it
                     logger.error("%s was not unloaded", model_id, exc_info=error)
             if self._running:
-                self._answer(engine, self._running)
+                self._answer(engine)
             elif self._stopped:
                 return
 
@@ -214,7 +232,7 @@ class Batcher:
             self._waiting.clear()
             self._changed.notify_all()
         for item in left:
-            _fail(item, EngineError(message))
+            item.deliver(EngineError(message))
         if not self.ready.done():
             self.ready.set_exception(error)
 
@@ -231,7 +249,7 @@ class Batcher:
             batch: list[_Waiting] = []
             others: deque[_Waiting] = deque()
             for item in self._waiting:
-                if item.result.cancelled():
+                if item.is_cancelled:
                     continue
                 if len(batch) < size and (not batch or item.goes_with(batch[0])):
                     batch.append(item)
@@ -240,23 +258,51 @@ class Batcher:
             self._waiting = others
             return batch, unload
 
-    def _answer(self, engine: Engine, batch: list[_Waiting]) -> None:
+    def _answer(self, engine: Engine) -> None:
+        """Process the running batch, and fail its requests that get no result."""
+        model = self._running[0].model
         try:
-            self._load(engine, batch[0].model)
-            results = _ask(engine, [item.request for item in batch])
-            if len(results) != len(batch):
-                message = f"the engine gave {len(results)} results for {len(batch)} requests"
-                raise RuntimeError(message)
+            self._load(engine, model)
+            is_chat = isinstance(self._running[0].request, GenerationRequest)
+            if is_chat and isinstance(engine, ContinuousEngine):
+                take = cast("Callable[[int], list[QueuedRequest]]", self._taking())
+                engine.generate_continuously(model.id, take)
+            else:
+                _process(engine, self._running)
+            left = sum(not item.result.done() for item in self._running)
+            if left:
+                raise RuntimeError(f"the engine gave no results for {left} requests")
         except Exception as error:  # noqa: BLE001 -- the thread must live; clients get the error
-            failure = _failure(batch[0].model, error)
-            for item in batch:
-                _fail(item, failure)
-            return
-        for item, result in zip(batch, results, strict=True):
-            if isinstance(result, RequestRefusedError):
-                _fail(item, result)
-            elif item.result.set_running_or_notify_cancel():
-                item.result.set_result(result)
+            failure = _failure(model, error)
+            for item in self._running:
+                item.deliver(failure)
+
+    def _taking(self) -> Callable[[int], list[_Waiting]]:
+        """Return the function that takes the running batch's requests, then those that join it."""
+        first, batch = self._running[0], deque(self._running)
+
+        def take(count: int) -> list[_Waiting]:
+            if batch:
+                return [batch.popleft() for _ in range(min(count, len(batch)))]
+            return self._join(first, count)
+
+        return take
+
+    def _join(self, first: _Waiting, count: int) -> list[_Waiting]:
+        """Take requests that arrived before the first one that must wait for the batch's end."""
+        joining: list[_Waiting] = []
+        with self._changed:
+            while self._waiting and len(joining) < count and not self._to_unload:
+                item = self._waiting[0]
+                if not item.is_cancelled:
+                    if not item.goes_with(first):
+                        break
+                    joining.append(item)
+                self._waiting.popleft()
+        if joining:  # done requests are forgotten, since a batch may never end
+            running = [item for item in self._running if not item.result.done()]
+            self._running = [*running, *joining]
+        return joining
 
     def _load(self, engine: Engine, model: StoredModel) -> None:
         if model.id in self._loaded:
@@ -277,13 +323,15 @@ class Batcher:
             engine.unload(model_id)
 
 
-def _ask(
-    engine: Engine, requests: list[GenerationRequest | EmbeddingRequest]
-) -> Sequence[Result | RequestRefusedError]:
-    to_generate = [request for request in requests if isinstance(request, GenerationRequest)]
-    if to_generate:
-        return engine.generate(to_generate)
-    return engine.embed([request for request in requests if isinstance(request, EmbeddingRequest)])
+def _process(engine: Engine, batch: Sequence[_Waiting]) -> None:
+    """Process requests of one kind, and deliver their results together."""
+    chats = [item.request for item in batch if isinstance(item.request, GenerationRequest)]
+    texts = [item.request for item in batch if isinstance(item.request, EmbeddingRequest)]
+    results = engine.generate(chats) if chats else engine.embed(texts)
+    if len(results) != len(batch):
+        raise RuntimeError(f"the engine gave {len(results)} results for {len(batch)} requests")
+    for item, result in zip(batch, results, strict=True):
+        item.deliver(result)
 
 
 def _failure(model: StoredModel, error: Exception) -> EngineError:
@@ -292,8 +340,3 @@ def _failure(model: StoredModel, error: Exception) -> EngineError:
     logger.error("A batch for %s failed", model.id, exc_info=error)
     what = str(error) if isinstance(error, RatchetError) else "the service's log says why"
     return EngineError(f"The model could not answer: {what}.")
-
-
-def _fail(item: _Waiting, error: EngineError | RequestRefusedError) -> None:
-    if not item.result.done() and item.result.set_running_or_notify_cancel():
-        item.result.set_exception(error)

@@ -1,15 +1,16 @@
 """The loop that generates completions of a batch, token by token.
 
-Finished rows are replaced by waiting prompts, so that the batch stays full although lengths differ.
-A prompt that several rows share is read once. :class:`Rows` samples the tokens and ends rows.
+Finished rows are replaced by waiting requests, so that the batch stays full although lengths
+differ. A prompt that several rows share is read once. :class:`Rows` samples the tokens and ends
+rows.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -41,6 +42,25 @@ class Rows(Protocol):
         ...
 
 
+NewRows: TypeAlias = tuple[Sequence[tuple[int, ...]], Rows]
+"""Prompts, which leave room for a token in the model's context, and their sampling state."""
+
+
+class RequestSource(Protocol):
+    """Requests that wait for rows; new ones may arrive while others are generated."""
+
+    def longest(self) -> int:
+        """Return the maximal tokens of a waiting row, its prompt included; 0 if none waits."""
+        ...
+
+    def take(self, count: int, longest: int, /) -> NewRows | None:
+        """Take up to ``count`` requests, in order, until a row may be longer than ``longest``.
+
+        Returns None if there are none.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class _Batch:
     """Active rows, their key-value cache, and the logits [B, V] of their next token."""
@@ -63,38 +83,37 @@ class _Batch:
 
 
 class BatchLoop:
-    """Generates completions of prompts.
+    """Generates completions of the requests of a source.
 
     Parameters
     ----------
-    prompts
-        Token ids; each prompt leaves room for a token in the model's context.
     size
         Maximal number of concurrent rows; fewer if a GPU's memory is too small.
-    length
-        Maximal tokens of a row, its prompt included.
-    make_rows
-        Builds the sampling state of the prompts with these indices.
+    join_period
+        Steps between two times that rows join, each of which takes as long as some steps.
     """
 
     def __init__(
-        self,
-        model: LanguageModel,
-        prompts: Sequence[tuple[int, ...]],
-        size: int,
-        length: int,
-        make_rows: Callable[[range], Rows],
+        self, model: LanguageModel, requests: RequestSource, size: int, *, join_period: int = 1
     ) -> None:
         self._model = model
-        self._prompts = prompts
-        self._size = model.rows_at_once(length, size)
-        self._length = length
-        self._make_rows = make_rows
-        self._waiting = range(len(prompts))
+        self._requests = requests
+        self._most = size
+        self._join_period = join_period
 
     def run(self) -> None:
-        """Generate until all rows have ended."""
-        batch = self._begin()
+        """Generate until no request waits and all rows have ended."""
+        while length := self._requests.longest():
+            size = self._model.rows_at_once(length, self._most)
+            new = self._requests.take(size, length)
+            assert new is not None
+            batch = self._read(new)
+            batch.cache = self._model.hold(batch.cache, size, length)
+            self._finish(batch, size)
+
+    def _finish(self, batch: _Batch, size: int) -> None:
+        """Generate until all rows have ended, with those that join the batch."""
+        next_join = self._join_period
         for step in itertools.count(1):
             tokens = batch.rows.draw(batch.logits)
             batch.lengths += 1
@@ -103,39 +122,29 @@ class BatchLoop:
                 continue
             active = batch.rows.active()
             if not len(active):
-                if not self._waiting:
-                    return
-                batch = self._begin()
-                continue
-            free = self._size - len(active)
-            admits = (
-                bool(self._waiting) and batch.cache.can_append and free >= _NEXT_ADMIT * self._size
-            )
+                return
+            free, longest = size - len(active), batch.cache.longest
+            admits = longest and step >= next_join and free >= _NEXT_ADMIT * size
+            new = self._requests.take(free, longest) if admits else None
             # a finished row whose context is full has no next position
             is_full = batch.lengths.max() >= self._model.context_length
-            if admits or is_full or len(active) < batch.cache.least_active * len(tokens):
+            if new or is_full or len(active) < batch.cache.least_active * len(tokens):
                 tokens = tokens[active]
                 batch.keep(active)
             batch.logits = self._model.step(tokens, batch.cache)
-            if admits:
-                batch.append(self._admit(free))
+            if new:
+                batch.append(self._read(new))
+                next_join = step + self._join_period
 
-    def _begin(self) -> _Batch:
-        """Read the first of the waiting prompts."""
-        batch = self._admit(self._size)
-        batch.cache = self._model.hold(batch.cache, self._size, self._length)
-        return batch
-
-    def _admit(self, count: int) -> _Batch:
-        """Read the next prompts, each once for all its rows."""
-        indices, self._waiting = self._waiting[:count], self._waiting[count:]
+    def _read(self, new: NewRows) -> _Batch:
+        """Read prompts, each once for all its rows."""
+        prompts, rows = new
         unique: dict[tuple[int, ...], int] = {}
-        read = [unique.setdefault(self._prompts[index], len(unique)) for index in indices]
+        read = [unique.setdefault(prompt, len(unique)) for prompt in prompts]
         device = self._model.device
         logits, cache = self._model.start(*pad_left(list(unique), device))
         if len(unique) < len(read):
             copies = torch.tensor(read, device=device)
             logits = logits[copies]
             cache.keep(copies)
-        lengths = np.array([len(self._prompts[index]) for index in indices])
-        return _Batch(self._make_rows(indices), cache, logits, lengths)
+        return _Batch(rows, cache, logits, np.array([len(prompt) for prompt in prompts]))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.engines.batch_loop import BatchLoop
+from ratchet.language_models.engines.batch_loop import BatchLoop, NewRows
 from ratchet.language_models.engines.rollouts import (
     ENGINES,
     Completion,
@@ -64,11 +63,8 @@ class InProcessEngine:
         ends = model.end_ids if self._end_ids is None else self._end_ids
         stops = [(*ends, *request.stop_ids) for request in requests]
         call = _Call(requests, stops, model.context_length, model.device)
-        prompts = [request.prompt for request in requests]
         with torch.inference_mode():
-            length = max(len(request.prompt) + request.max_tokens for request in requests)
-            length = min(length, model.context_length)
-            BatchLoop(model, prompts, self._max_batch_size, length, partial(_Rows, call)).run()
+            BatchLoop(model, call, self._max_batch_size).run()
             return call.completions()
 
 
@@ -129,6 +125,22 @@ class _Call:
     device: torch.device
     written: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
     """Of each step: the requests' indices, tokens and log-probabilities."""
+    num_taken: int = 0
+
+    def longest(self) -> int:
+        """Return the maximal tokens of any row, so that all batches have equal slots."""
+        if self.num_taken == len(self.requests):
+            return 0
+        longest = max(len(request.prompt) + request.max_tokens for request in self.requests)
+        return min(longest, self.context_length)
+
+    def take(self, count: int, _: int, /) -> NewRows | None:
+        """Take the next requests."""
+        indices = range(self.num_taken, min(self.num_taken + count, len(self.requests)))
+        self.num_taken = indices.stop
+        if not indices:
+            return None
+        return [self.requests[index].prompt for index in indices], _Rows(self, indices)
 
     def completions(self) -> list[Completion]:
         """Regroup the tokens of all steps by request."""

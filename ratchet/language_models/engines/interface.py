@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from ratchet.errors import RatchetError
 from ratchet.language_models.types import ChatMessage
@@ -279,5 +279,44 @@ class Engine(Protocol):
         """Embed texts, for a batch of requests to one loaded model.
 
         An engine without embeddings returns refusals.
+        """
+        ...
+
+
+class QueuedRequest(Protocol):
+    """A request that waits for its result."""
+
+    @property
+    def request(self) -> GenerationRequest:
+        """The completion to generate."""
+        ...
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its client has gone, so that its result is not needed."""
+        ...
+
+    def deliver(self, result: GenerationResult | RequestRefusedError) -> None:
+        """Return its result to the client."""
+        ...
+
+
+@runtime_checkable
+class ContinuousEngine(Protocol):
+    """An engine whose batches new requests can join; optional for engines."""
+
+    def generate_continuously(
+        self, model_id: str, take: Callable[[int], Sequence[QueuedRequest]]
+    ) -> None:
+        """Complete requests to a loaded model until none of them runs and none waits.
+
+        Each result is delivered when its completion ends. The service calls this method instead of
+        ``generate``. If it raises an error, requests without a result fail with it.
+
+        Parameters
+        ----------
+        take
+            Returns up to this number of waiting requests, in order; none if no request may start
+            now. The first call returns at least one.
         """
         ...

@@ -44,7 +44,7 @@ class Sampler:
         The random numbers of a seed.
     repetition
         Factors float64[B, 1] and said tokens bool[B, V] for repetition penalties (Keskar et al.
-        2019, section 4.1); None if no request of the batch has one.
+        2019, section 4.1); None if no request has one.
     """
 
     _COLUMNS = (
@@ -123,6 +123,9 @@ class Sampler:
 
     def append(self, other: Sampler) -> None:
         """Append the rows of another sampler of the same batch, which have no tokens yet."""
+        if self._penalizes != other._penalizes:
+            lacking, penalizing = (other, self) if self._penalizes else (self, other)
+            lacking._add_neutral_penalties(penalizing)
         width = self._numbers.shape[1]
         if width > _NUMBERS:
             numbers = torch.from_numpy(self._stream(other._seeds, 0, width))
@@ -134,6 +137,13 @@ class Sampler:
         self._is_any_cut |= other._is_any_cut
         for name in self._COLUMNS:
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+
+    def _add_neutral_penalties(self, like: Sampler) -> None:
+        """Add penalties of 1, which change no score."""
+        rows = len(self._seeds)
+        self._penalizes = True
+        self._penalty = like._penalty.new_ones(rows, 1)
+        self._said = like._said.new_zeros(rows, like._said.shape[1])
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

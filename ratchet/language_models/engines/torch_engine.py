@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, UnknownNameError, nearest
-from ratchet.language_models.engines.batch_loop import BatchLoop
+from ratchet.language_models.engines.batch_loop import BatchLoop, NewRows
 from ratchet.language_models.engines.interface import (
     EmbeddingRequest,
     EmbeddingResult,
@@ -22,6 +23,7 @@ from ratchet.language_models.engines.interface import (
     GenerationRequest,
     GenerationResult,
     PromptToken,
+    QueuedRequest,
     RequestRefusedError,
     TokenChoice,
     tokens_within,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 MAX_BATCH_SIZE = 256
+_JOIN_PERIOD = 16  # tokens
 
 
 class GrammarTokenizer:
@@ -112,7 +115,7 @@ class _Loaded:
 class _Row:
     """A request and its completion."""
 
-    request: GenerationRequest
+    queued: QueuedRequest
     prompt: tuple[int, ...]
     room: int
     ids: list[int] = field(default_factory=list)
@@ -122,6 +125,16 @@ class _Row:
     grammar: Grammar | None = None
     refused: RequestRefusedError | None = None
     streamed: tuple[int, int] = (0, 0)  # characters and tokens that were streamed
+
+    @property
+    def request(self) -> GenerationRequest:
+        """The completion to generate."""
+        return self.queued.request
+
+    @property
+    def longest(self) -> int:
+        """Its maximal tokens, the prompt included."""
+        return len(self.prompt) + self.room
 
 
 class TorchEngine:
@@ -137,11 +150,7 @@ class TorchEngine:
         return self._max_batch_size
 
     def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
-        """Prepare a model for ``generate``; see :meth:`Engine.load`.
-
-        Adapters are merged into a copy of their base, so that completions have the same bits as
-        those of a model that was stored complete; two adapters of one base share no memory.
-        """
+        """Prepare a model for ``generate``; two adapters of one base share no memory."""
         self._loaded[model_id] = _Loaded(load_frozen_model(folder, adapters))
 
     def unload(self, model_id: str) -> None:
@@ -152,24 +161,23 @@ class TorchEngine:
         self, requests: Sequence[GenerationRequest]
     ) -> list[GenerationResult | RequestRefusedError]:
         """Complete a batch of requests to one loaded model."""
-        loaded = self._model(requests[0].model)
+        entries = [_Entry(request) for request in requests]
+        waiting = deque(entries)
+        self.generate_continuously(
+            requests[0].model,
+            lambda count: [waiting.popleft() for _ in range(min(count, len(waiting)))],
+        )
+        return [entry.result for entry in entries if entry.result is not None]
+
+    def generate_continuously(
+        self, model_id: str, take: Callable[[int], Sequence[QueuedRequest]]
+    ) -> None:
+        """Complete requests to a loaded model; see :class:`ContinuousEngine`."""
+        loaded = self._model(model_id)
         with torch.inference_mode():
-            rows = [_admit(loaded, request) for request in requests]
-            working = [row for row in rows if isinstance(row, _Row) and row.room]
-            if working:
-                self._generate(loaded, working)
-            return [_result(loaded, row) if isinstance(row, _Row) else row for row in rows]
-
-    def _generate(self, loaded: _Loaded, rows: Sequence[_Row]) -> None:
-        """Generate the completions of all rows in place."""
-        penalizes = any(row.request.repetition_penalty != 1 for row in rows)
-
-        def make_rows(indices: range) -> _Rows:
-            return _Rows(loaded, [rows[index] for index in indices], penalizes=penalizes)
-
-        prompts = [row.prompt for row in rows]
-        length = max(len(row.prompt) + row.room for row in rows)
-        BatchLoop(loaded.model, prompts, self._max_batch_size, length, make_rows).run()
+            size = self._max_batch_size
+            requests = _Requests(loaded, take, size)
+            BatchLoop(loaded.model, requests, size, join_period=_JOIN_PERIOD).run()
 
     def embed(
         self, requests: Sequence[EmbeddingRequest]
@@ -186,14 +194,68 @@ class TorchEngine:
         return loaded
 
 
-def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefusedError:
+@dataclass(slots=True)
+class _Entry:
+    """A request of a list, and its result."""
+
+    request: GenerationRequest
+    result: GenerationResult | RequestRefusedError | None = None
+    is_cancelled: bool = False
+
+    def deliver(self, result: GenerationResult | RequestRefusedError) -> None:
+        self.result = result
+
+
+class _Requests:
+    """Requests that were taken, and wait for rows.
+
+    On a GPU a row that is longer than the slots waits until these are free, and all others behind
+    it, so that it starts.
+    """
+
+    def __init__(
+        self, loaded: _Loaded, take: Callable[[int], Sequence[QueuedRequest]], most: int
+    ) -> None:
+        self._loaded = loaded
+        self._take = take
+        self._most = most
+        self._waiting: deque[_Row] = deque()
+
+    def longest(self) -> int:
+        """Return the maximal tokens of a waiting row; 0 if none waits."""
+        self._fetch(self._most)
+        return max((row.longest for row in self._waiting), default=0)
+
+    def take(self, count: int, longest: int, /) -> NewRows | None:
+        """Take the next requests, until a row may be longer than ``longest``."""
+        self._fetch(count)
+        rows: list[_Row] = []
+        while self._waiting and len(rows) < count and self._waiting[0].longest <= longest:
+            rows.append(self._waiting.popleft())
+        return ([row.prompt for row in rows], _Rows(self._loaded, rows)) if rows else None
+
+    def _fetch(self, count: int) -> None:
+        """Read prompts until ``count`` requests wait; those that need no row get their results."""
+        while len(self._waiting) < count and (new := self._take(count - len(self._waiting))):
+            for queued in new:
+                row = _admit(self._loaded, queued)
+                if isinstance(row, RequestRefusedError):
+                    queued.deliver(row)
+                elif row.room:
+                    self._waiting.append(row)
+                else:
+                    queued.deliver(_result(self._loaded, row))
+
+
+def _admit(loaded: _Loaded, queued: QueuedRequest) -> _Row | RequestRefusedError:
     """Read a request's prompt, or return the reason of its refusal."""
+    request = queued.request
     prompt = read_prompt(loaded.tokenizer, request, loaded.model.context_length)
     if isinstance(prompt, RequestRefusedError):
         return prompt
     left = loaded.model.context_length - len(prompt)
     limit = left if request.max_tokens is None else min(left, request.max_tokens)
-    row = _Row(request, tuple(prompt), limit)
+    row = _Row(queued, tuple(prompt), limit)
     if request.schema is not None:
         try:
             row.grammar = loaded.grammar(request.schema)
@@ -215,10 +277,11 @@ def _embed(loaded: _Loaded, request: EmbeddingRequest) -> EmbeddingResult | Requ
 class _Rows:
     """The active rows of a batch: samples their tokens, and appends these to the completions."""
 
-    def __init__(self, loaded: _Loaded, rows: Sequence[_Row], *, penalizes: bool) -> None:
+    def __init__(self, loaded: _Loaded, rows: list[_Row]) -> None:
         self._loaded = loaded
-        self._rows = list(rows)
+        self._rows = rows
         requests, device = [row.request for row in rows], loaded.model.device
+        penalizes = any(request.repetition_penalty != 1 for request in requests)
         repetition = self._repetition() if penalizes else None
         self._sampler = Sampler(requests, pcg64_uniforms, device, repetition)
 
@@ -231,9 +294,13 @@ class _Rows:
         return torch.tensor(factors, dtype=torch.float64), said
 
     def draw(self, logits: Tensor) -> Tensor:
-        """Sample a token for each row, and append it to its completion."""
+        """Sample a token for each row, append it to its completion, and deliver ended ones."""
+        unfinished = [row for row in self._rows if row.finish is None]
         tokens, _ = self._sampler.draw(self._allowed(logits))
         _append(self._loaded, self._rows, tokens.tolist(), logits)
+        for row in unfinished:
+            if row.finish is not None:
+                row.queued.deliver(_result(self._loaded, row))
         return tokens
 
     def _allowed(self, logits: Tensor) -> Tensor:
@@ -252,8 +319,12 @@ class _Rows:
         return masked
 
     def active(self) -> Tensor:
-        """Return the indices of the unfinished rows."""
-        indices = [index for index, row in enumerate(self._rows) if row.finish is None]
+        """Return the indices of the unfinished rows that are not cancelled."""
+        indices = [
+            index
+            for index, row in enumerate(self._rows)
+            if row.finish is None and not row.queued.is_cancelled
+        ]
         return torch.tensor(indices, dtype=torch.int64, device=self._loaded.model.device)
 
     def keep(self, rows: Tensor) -> None:

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from peft import LoraConfig
 
 _BASE_FILE = "base.json"
-_PEFT_WARNING = "`is_gradient_checkpointing` is deprecated"
+_PEFT_WARNINGS = (
+    "`is_gradient_checkpointing` is deprecated",
+    "Already found a `peft_config`",
+    "You are trying to modify a model with PEFT for a second time",
+)
 _PIECES, _PIECE_BYTES = 64, 2**16
 
 
@@ -98,7 +102,8 @@ def peft_config(lora: Lora) -> LoraConfig:
 
 @contextlib.contextmanager
 def without_peft_warnings() -> Iterator[None]:
-    """Suppress the warning that PEFT reads a deprecated property of transformers."""
+    """Suppress warnings of a deprecated property of transformers, and of adapters to adapters."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_PEFT_WARNING, category=FutureWarning)
+        for message in _PEFT_WARNINGS:
+            warnings.filterwarnings("ignore", message=message)
         yield

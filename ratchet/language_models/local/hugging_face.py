@@ -25,6 +25,7 @@ from ratchet.language_models.local.model import GenerationCache, Head, LanguageM
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.network import (
     HuggingFaceCache,
+    activate_all_adapters,
     head_input,
     read_network,
     read_on,
@@ -121,6 +122,7 @@ class HuggingFaceLanguageModel(LanguageModel):
                 adapted = get_peft_model(network, config)
             except ValueError as error:
                 raise DataError(f"PEFT cannot adapt the model in {base.folder}: {error}") from error
+        activate_all_adapters(adapted)
         if base_name is not None:
             adapted.peft_config["default"].base_model_name_or_path = base_name
         return cls(files, adapted, device, base=base)
@@ -260,9 +262,9 @@ class HuggingFaceLanguageModel(LanguageModel):
         self._is_autocast = self.device.type == "cpu" or torch.cuda.is_bf16_supported()
 
     def set_dropout(self, *, is_on: bool) -> None:
-        """Turn the adapter's dropout, which is off at first, on or off."""
+        """Turn the trained adapter's dropout, which is off at first, on or off."""
         for name, part in self._network.named_modules():
-            if "lora_dropout" in name:
+            if name.endswith("lora_dropout.default"):
                 part.train(is_on)
 
     def parameters(self) -> list[torch.nn.Parameter]:

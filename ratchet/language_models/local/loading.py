@@ -231,7 +231,7 @@ def load_frozen_model(folder: Path, adapters: Sequence[Path] = ()) -> LanguageMo
     Parameters
     ----------
     adapters
-        Folders of adapters that are merged into it, in this order.
+        Folders of adapters to it, in this order; merged except into 16-bit weights.
     """
     shape = plain_shape(folder)
     if shape is not None:
@@ -241,8 +241,10 @@ def load_frozen_model(folder: Path, adapters: Sequence[Path] = ()) -> LanguageMo
     from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
     from ratchet.language_models.local.network import read_network, with_adapters
 
-    network = with_adapters(read_network(folder, "auto"), adapters).requires_grad_(False)
-    if network.num_parameters() <= LARGEST_PLAIN_MODEL:
+    network = read_network(folder, "auto")
+    is_small = network.num_parameters() <= LARGEST_PLAIN_MODEL
+    network = with_adapters(network, adapters).requires_grad_(False)
+    if is_small:
         network.double()
     return HuggingFaceLanguageModel(ModelFiles(folder), network, best_device())
 

@@ -51,8 +51,8 @@ class GenerationCache(Protocol):
         ...
 
     @property
-    def can_append(self) -> bool:
-        """Return whether another cache's rows can be appended."""
+    def longest(self) -> int:
+        """Maximal tokens of an appended row; 0 if no rows can be appended."""
         ...
 
     def keep(self, rows: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from ratchet.lazy import PRETRAINED_LOCK
 from ratchet.models.folders import WEIGHTS_FILE, read_weights
 from ratchet.models.llama_shape import plain_shape
 from ratchet.models.low_rank import LowRankChange
+
+_BELOW = "below"  # names of frozen adapters start with it
 
 
 class HuggingFaceCache:
@@ -42,11 +45,12 @@ class HuggingFaceCache:
         self.readable = self.readable[rows]
 
     @property
-    def can_append(self) -> bool:
-        """Return whether another cache's rows can be appended: if all read tokens are cached."""
+    def longest(self) -> int:
+        """Maximal tokens of an appended row; 0 if not all read tokens are cached."""
         from transformers.cache_utils import DynamicLayer
 
-        return all(type(layer) is DynamicLayer for layer in self.past.layers)
+        is_complete = all(type(layer) is DynamicLayer for layer in self.past.layers)
+        return sys.maxsize if is_complete else 0
 
     def append(self, other: HuggingFaceCache) -> None:
         """Append another cache's rows; both end at the same position, the shorter is padded."""
@@ -120,7 +124,11 @@ def _pad_left(values: Tensor, length: int, dim: int = -1) -> Tensor:
 
 
 def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 -- PreTrainedModel
-    """Merge adapters into a transformers model, the one next to the base first."""
+    """Apply frozen adapters to a transformers model, the one next to the base first.
+
+    They are merged into its weights, except into 16-bit ones, which would round small changes away:
+    there each layer adds its changes, in float32, to its output.
+    """
     if not adapters:
         return model
     try:
@@ -132,27 +140,49 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
             " `pip install 'ratchet-experiments[finetune]'`."
         ) from error
     with PRETRAINED_LOCK, torch.random.fork_rng():  # new layers draw their initial weights
-        for adapter in adapters:
+        for number, adapter in enumerate(adapters):
             try:
                 with without_peft_warnings():
-                    adapted = PeftModel.from_pretrained(model, str(adapter))
-                model = adapted.merge_and_unload()
+                    adapted = PeftModel.from_pretrained(model, str(adapter), f"{_BELOW}{number}")
+                is_16_bit = adapted.dtype.itemsize == 2
+                model = adapted.get_base_model() if is_16_bit else adapted.merge_and_unload()
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
-    return model.requires_grad_(True)  # PEFT has frozen it
+    activate_all_adapters(model)
+    return model
+
+
+def activate_all_adapters(network: Any) -> None:  # noqa: ANN401 -- PreTrainedModel or PeftModel
+    """Apply all adapters of a network together; only one with PEFT's default name is trained."""
+    with PRETRAINED_LOCK:
+        from peft.tuners.lora import LoraLayer
+    for layer in network.modules():
+        if isinstance(layer, LoraLayer):
+            layer.set_adapter([*layer.lora_A, *layer.lora_embedding_A])
+    for name, weight in network.named_parameters():
+        if f".{_BELOW}" in name:
+            weight.requires_grad_(False)
 
 
 def save_merged(base: Path, adapters: Sequence[Path], folder: Path) -> None:
-    """Write a complete model with adapters merged into its weights to a new folder."""
+    """Write a complete model with adapters merged into its weights to a new folder.
+
+    Sums are computed in float32 and rounded once to the type of the weights. 16-bit ones lose most
+    of a change that is small compared with them.
+    """
     if not adapters:
         shutil.copytree(base, folder)
         return
     if plain_shape(base) is not None:
         copy_configuration(base, folder)
-        weights = read_weights(base / WEIGHTS_FILE)
+        stored = read_weights(base / WEIGHTS_FILE)
+        merged = dict(stored)
         for adapter in adapters:
-            LowRankChange(adapter).merge_into(weights)
+            LowRankChange(adapter).merge_into(merged)
+        weights = {name: tensor.to(stored[name].dtype) for name, tensor in merged.items()}
         save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         return
-    with_adapters(read_network(base, "auto"), adapters).save_pretrained(folder)
+    network = read_network(base, "auto")
+    stored_dtype = network.dtype
+    with_adapters(network.float(), adapters).to(stored_dtype).save_pretrained(folder)
     copy_configuration(base, folder)

@@ -94,6 +94,7 @@ class SlotCache:
         self.shape = size, length
         self.least_active = 1.0
         self.block_size = _BLOCK_SIZE
+        self.longest = length - _BLOCK_SIZE  # a row may generate some tokens after its end
         self._network = network
         self._context_length = context_length
         self._tokens = torch.zeros(size, 1, dtype=torch.int64, device=device)
@@ -122,11 +123,6 @@ class SlotCache:
         is_used = torch.zeros_like(positions)
         is_used[self._slots] = 1
         self._is_used = is_used
-
-    @property
-    def can_append(self) -> bool:
-        """Whether another cache's rows can be appended."""
-        return True
 
     def keep(self, rows: Tensor) -> None:
         """Free the slots of all rows except these, int[B']."""

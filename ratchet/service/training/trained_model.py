@@ -19,7 +19,7 @@ from ratchet.seeding import derive_seed
 
 
 class TrainedModel:
-    """A complete model with adapters merged into it, of which all weights or a new adapter learn.
+    """A complete model with frozen adapters, of which all weights or a new adapter learn.
 
     Small Llamas run in plain torch on a CPU, other models in transformers, on a GPU if available.
 
@@ -28,7 +28,7 @@ class TrainedModel:
     name
         Id of the model that training starts from, which a new adapter refers to.
     folder, adapters
-        That model: a complete model, and the folders of adapters to merge into it, in this order.
+        That model: a complete model, and the folders of adapters to it, in this order.
     lora
         Size of the new adapter; of rank 0 to train all weights.
     seed
@@ -36,8 +36,8 @@ class TrainedModel:
     shares_prompts
         Whether a small Llama reads prefixes that rows share once; faster, with different rounding.
     saves_memory
-        Whether adapters are merged in the model's stored type, a GPU computes in bfloat16, and an
-        adapter's base model keeps its stored type there; otherwise all is in float32.
+        Whether a GPU computes in bfloat16, and a new adapter's base model keeps its stored type
+        there; otherwise all is in float32.
     """
 
     def __init__(
@@ -78,13 +78,11 @@ class TrainedModel:
         files, device = ModelFiles(folder), best_device()
         network = read_network(folder, "auto")
         stored_dtype = network.dtype
-        if not saves_memory:  # 16-bit weights would round away most of a small change
-            network.float()
-        network = with_adapters(network, adapters)
+        self.size = int(network.num_parameters())
         saves_memory = saves_memory and device.type == "cuda"
         if self._base is None or not saves_memory:
             network.float()
-        self.size = int(network.num_parameters())
+        network = with_adapters(network, adapters)
         if self._base is None:
             network.requires_grad_(True)
             model = HuggingFaceLanguageModel(files, network, device, saved_dtype=stored_dtype)

@@ -1,5 +1,9 @@
 """Generation: independent of the batch, and sampling as requested."""
 
+import itertools
+import json
+import random
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -21,9 +25,14 @@ from ratchet.language_models.types import ChatMessage
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
+def folder(tmp_path_factory):
+    return write_micro_model(tmp_path_factory.mktemp("micro") / "m")
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
     engine = TorchEngine()
-    engine.load("m", write_micro_model(tmp_path_factory.mktemp("micro") / "m"))
+    engine.load("m", folder)
     return engine
 
 
@@ -55,6 +64,57 @@ def test_results_do_not_depend_on_the_batch_bit_for_bit(engine):
     assert together == [engine.generate([one])[0] for one in requests]
     assert together == engine.generate(requests[::-1])[::-1]
     assert together[:7] == engine.generate(requests[:7])
+
+
+def joining_results(engine, requests, seed):
+    """Return the results of requests that arrive at random times."""
+    generator = random.Random(seed)
+    entries = [torch_engine._Entry(request) for request in requests]
+    left = deque(entries)
+
+    def take(count):
+        arrived = generator.choice((0, 0, 0, 1, 1, 2, 5)) if len(left) < len(entries) else 1
+        return [left.popleft() for _ in range(min(count, arrived, len(left)))]
+
+    while left:
+        engine.generate_continuously("m", take)
+    return [entry.result for entry in entries]
+
+
+def varied_chats():
+    """Return requests that differ in all settings which rows of a batch share or not."""
+    schema = json.dumps({"type": "object", "properties": {"a": {"type": "boolean"}}})
+    settings = [
+        {"repetition_penalty": 1.7},
+        {"token_ids": True, "echo": True},
+        {"schema": schema},
+        {"stop": ("e", "\n")},
+    ]
+    plain = varied_requests()
+    every = zip(plain, itertools.cycle([{}, {}, {}, *settings]), strict=False)
+    chats = [replace(each, **values) for each, values in every]
+    return [*chats[:20], request(text="x" * 5000), replace(chats[0], schema="{"), *chats[20:]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_results_do_not_depend_on_the_rows_they_join(engine, folder, seed):
+    few = TorchEngine(max_batch_size=4)
+    few.load("m", folder)
+    requests = varied_chats()
+    alone = [engine.generate([each])[0] for each in requests]
+    assert list(map(str, joining_results(few, requests, seed))) == list(map(str, alone))
+
+
+def test_chats_join_at_most_once_in_16_tokens(engine, monkeypatch):
+    model = engine._loaded["m"].model
+    events, start, step = [], model.start, model.step
+    monkeypatch.setattr(model, "start", lambda *a: events.append("read") or start(*a))
+    monkeypatch.setattr(model, "step", lambda *a: events.append("step") or step(*a))
+    entries = [torch_engine._Entry(request(n, max_tokens=100, temperature=0.0)) for n in range(4)]
+    arrivals = itertools.chain.from_iterable(([entry], []) for entry in entries)
+    engine.generate_continuously("m", lambda _: next(arrivals, []))
+    assert [entry.result for entry in entries] == [entries[0].result] * 4
+    assert "".join(event[0] for event in events).startswith("r" + 2 * ("s" * 16 + "r") + "s")
 
 
 def test_few_logits_of_an_echoed_prompt_are_in_memory_at_a_time(engine, monkeypatch):
@@ -205,3 +265,39 @@ def test_transformers_models_generate_like_the_plain_one(tmp_path, monkeypatch):
     other.load("m", folder)
     requests = varied_requests()
     assert [r.text for r in plain.generate(requests)] == [r.text for r in other.generate(requests)]
+
+
+@pytest.fixture
+def in_slots(folder, monkeypatch):
+    """Return an engine whose model generates in slots, as on a GPU."""
+    monkeypatch.setattr(loading, "plain_shape", lambda _: None)
+    engine = TorchEngine(max_batch_size=4)
+    engine.load("m", folder)
+    monkeypatch.setattr(engine._loaded["m"].model, "uses_slots", True)
+    return engine
+
+
+@pytest.mark.slow
+def test_rows_join_in_slots(engine, in_slots):
+    requests = varied_chats()
+    for result, alone in zip(
+        joining_results(in_slots, requests, 0), engine.generate(requests), strict=True
+    ):
+        assert getattr(result, "text", str(result)) == getattr(alone, "text", str(alone))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pauses", "sizes"), [(1, [2, 2]), (2, [1, 1, 2])])
+def test_a_row_longer_than_the_slots_waits_and_later_ones_behind_it(
+    engine, in_slots, monkeypatch, pauses, sizes
+):
+    model = in_slots._loaded["m"].model
+    read, start = [], model.start
+    monkeypatch.setattr(model, "start", lambda i, r: read.append(len(i)) or start(i, r))
+    lengths = enumerate((200, 20, 300, 30))
+    requests = [request(n, "x" * n, max_tokens=most) for n, most in lengths]
+    entries = [torch_engine._Entry(each) for each in requests]
+    arrivals = iter([entries[:1], *[[]] * pauses, entries[1:]])
+    in_slots.generate_continuously("m", lambda _: next(arrivals, []))
+    assert [entry.result.text for entry in entries] == [r.text for r in engine.generate(requests)]
+    assert read == sizes  # the first two, together or one after the other; the last two

@@ -1,0 +1,152 @@
+"""Adapters to 16-bit models: served and trained further without rounding them away."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from micro_model import write_micro_model
+from safetensors.torch import load_file, save_file
+
+from ratchet.language_models.engines.in_process import InProcessEngine
+from ratchet.language_models.engines.rollouts import SampleRequest
+from ratchet.language_models.local import loading, network
+from ratchet.language_models.local.adapters import AdapterBase
+from ratchet.language_models.local.loading import load_frozen_model
+from ratchet.language_models.local.model_files import ModelFiles
+from ratchet.language_models.local.network import read_network, save_merged, with_adapters
+from ratchet.models.llama_shape import plain_shape
+from ratchet.models.lora import Lora
+from ratchet.service.training import trained_model
+from ratchet.service.training.trained_model import TrainedModel
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("peft")
+
+LORA = Lora(rank=2, dropout=0.5)
+IDS = torch.randint(5, 200, (4, 24), generator=torch.Generator().manual_seed(0))
+
+
+def log_probs(model):
+    chosen = torch.ones_like(IDS)
+    chosen[:, 0] = 0
+    return model.score(IDS, torch.ones_like(IDS), chosen).log_probs.double()
+
+
+def gain(model, base):
+    """Return by how much the texts are more likely than by the base, on average."""
+    with torch.no_grad():
+        return float((log_probs(model) - log_probs(base)).mean())
+
+
+@pytest.fixture(autouse=True)
+def _transformers(monkeypatch):
+    for module in (loading, trained_model):
+        monkeypatch.setattr(module, "plain_shape", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """Write a model with bfloat16 weights."""
+    folder = tmp_path_factory.mktemp("base") / "m"
+    write_micro_model(folder, hidden_size=64, intermediate_size=128, head_dim=16, scale=0.15)
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(weights_of(folder)).items()}
+    save_file(weights, weights_of(folder), metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    return folder
+
+
+def weights_of(folder):
+    return folder / "model.safetensors"
+
+
+def trainable(base, adapters=(), lora=LORA, *, saves_memory=False):
+    values = {"shares_prompts": False, "saves_memory": saves_memory}
+    return TrainedModel("m", base, adapters, lora, 0, **values)
+
+
+@pytest.fixture
+def chain(base, tmp_path):
+    """Train an adapter, and another on top of it, by a few small steps in float32."""
+    folders = []
+    for name in ("first", "second"):
+        trained = trainable(base, folders)
+        adam = torch.optim.Adam(trained.parameters(), lr=5e-5)
+        for _ in range(20):
+            adam.zero_grad()
+            (-log_probs(trained.model).mean()).backward()
+            adam.step()
+        trained.save(tmp_path / name)
+        folders.append(tmp_path / name)
+    return folders
+
+
+@pytest.mark.parametrize("kind", ["large", "small", "plain"])
+def test_small_changes_of_16_bit_models_are_served(base, chain, monkeypatch, kind):
+    if kind == "large":
+        monkeypatch.setattr(loading, "LARGEST_PLAIN_MODEL", 0)
+    if kind == "plain":
+        monkeypatch.setattr(loading, "plain_shape", plain_shape)
+    before = load_frozen_model(base)
+    assert before.dtype == (torch.bfloat16 if kind == "large" else torch.float64)
+    float32 = trainable(base, lora=Lora()).model
+    for adapters in (chain[:1], chain):
+        expected = gain(trainable(base, adapters, lora=Lora()).model, float32)
+        served = load_frozen_model(base, adapters)
+        assert not any(weight.requires_grad for weight in served.all_parameters())
+        if kind == "large":  # compute without rounding activations
+            before._network.double()
+            served._network.double()
+        assert gain(served, before) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_new_adapter_is_trained_on_what_is_served(base, chain, monkeypatch):
+    from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
+
+    monkeypatch.setattr(loading, "LARGEST_PLAIN_MODEL", 0)
+    served = load_frozen_model(base, chain)
+    model = HuggingFaceLanguageModel.with_new_adapter(
+        ModelFiles(base),
+        with_adapters(read_network(base, "auto"), chain),
+        torch.device("cpu"),
+        Lora(rank=3, dropout=0.5),
+        AdapterBase("second", str(chain[1]), ""),
+        seed=0,
+    )
+    assert torch.equal(log_probs(model), log_probs(served))
+    weights = model.state_dict()
+    assert len(weights) == len(model.parameters()) > 0
+    assert {min(tensor.shape) for tensor in weights.values()} == {3}
+    model.set_dropout(is_on=True)
+    assert torch.equal(log_probs(model), log_probs(served)), "only the new adapter has dropout"
+    log_probs(model).mean().backward()
+    assert any(bool(weight.grad.any()) for weight in model.parameters())
+
+
+def test_jobs_on_a_cpu_merge_in_float32(base, chain):
+    jobs, sessions = (trainable(base, chain, saves_memory=saves).model for saves in (True, False))
+    assert torch.equal(log_probs(jobs), log_probs(sessions))
+
+
+def test_models_with_adapters_next_to_their_weights_generate_in_slots(base, chain, monkeypatch):
+    model = load_frozen_model(base, chain)
+    engine = InProcessEngine(model, end_ids=())
+    asked = [SampleRequest(tuple(row), 20, seed=5) for row in IDS.tolist()]
+    growing = engine.generate(asked)
+    monkeypatch.setattr(model, "uses_slots", True)
+    assert [each.tokens for each in engine.generate(asked)] == [each.tokens for each in growing]
+    assert model._slots is not None
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_complete_models_are_rounded_once(base, chain, tmp_path, monkeypatch, is_plain):
+    if not is_plain:
+        monkeypatch.setattr(network, "plain_shape", lambda _: None)
+    save_merged(base, chain, tmp_path / "merged")
+    merged = with_adapters(read_network(base, "float32"), chain).state_dict()
+    written = load_file(weights_of(tmp_path / "merged"))
+    assert written.keys() == load_file(weights_of(base)).keys()
+    for name, tensor in written.items():
+        assert torch.equal(tensor, merged[name].bfloat16())
