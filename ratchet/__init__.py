@@ -5,7 +5,6 @@ Names are imported on first use, so that ``import ratchet`` costs nothing.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from ratchet.lazy import export_lazily
@@ -15,8 +14,5 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings as ExperimentSettings
 
 __version__ = "0.1.0"
-
-# read once, at the first matrix product on a GPU; deterministic algorithms need it
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 export_lazily(__name__)

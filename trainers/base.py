@@ -5,6 +5,7 @@ Imports no tensor library, so that trainers of chat models can use it too.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -295,6 +296,7 @@ def deterministic_kernels(settings: ExperimentSettings, *, strict: bool = False)
         return
     import torch  # takes seconds
 
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first matrix product
     memory: Any = torch.utils.deterministic
     attention: Any = torch.backends.cuda
     before = torch.are_deterministic_algorithms_enabled()

@@ -148,7 +148,7 @@ class Sampler:
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """Return log-probabilities [..., V] at temperature 1, rounded to be batch-independent."""
-    return logits.double().cpu().log_softmax(-1).round(decimals=_DECIMALS)
+    return logits.double().log_softmax(-1).round(decimals=_DECIMALS)
 
 
 def pick(probabilities: Tensor, numbers: Tensor) -> Tensor:

@@ -156,6 +156,7 @@ class TorchEngine:
     def unload(self, model_id: str) -> None:
         """Free a loaded model's memory."""
         self._loaded.pop(model_id, None)
+        torch.cuda.empty_cache()  # for the processes of jobs
 
     def generate(
         self, requests: Sequence[GenerationRequest]

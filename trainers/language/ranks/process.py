@@ -152,6 +152,8 @@ class Rank:
     def answer(self, line: Mapping[str, Any]) -> Tree:
         """Execute the request in a folder, and write the answer there; return an empty one."""
         torch.set_num_threads(line["threads"])
+        if line["deterministic"]:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as in the main process
         torch.use_deterministic_algorithms(line["deterministic"], warn_only=line["warn_only"])
         memory: Any = torch.utils.deterministic
         memory.fill_uninitialized_memory = False  # as in the main process
