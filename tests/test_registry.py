@@ -204,6 +204,7 @@ def decorated(package: str, *decorators: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decorator", PACKAGES)
 def test_built_in_names_are_those_registered_in_the_sources(decorator: str) -> None:
     package, place = PACKAGES[decorator]

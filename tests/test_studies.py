@@ -65,6 +65,7 @@ def test_each_page_has_a_study():
     assert sorted(STUDIES) == sorted(page for page in PAGES if "/" not in page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_studys_commands_are_those_of_its_pages(name):
     sweeps = {step.sweep: step.command for step in steps(name) if step.sweep}

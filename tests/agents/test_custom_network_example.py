@@ -43,6 +43,7 @@ def build(hyper_params: HyperParameters, base_dir: Path = EXAMPLES):
     return build_trainer(hyper_params, instance, ExperimentSettings(), base_dir)
 
 
+@pytest.mark.slow
 def test_a_verifier_with_memory_learns():
     before, after = load_module(EXAMPLES / "custom_network.py").train(num_iterations=12)
     assert before < 0.65

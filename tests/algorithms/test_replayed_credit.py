@@ -100,6 +100,7 @@ def rollouts_of(game, turn, number):
     return np.array(chances), episodes, node_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("agent", [0, 1])
 def test_the_expectation_over_all_draws_is_the_exact_gradient(game, agent, number):
@@ -124,6 +125,7 @@ def test_the_expectation_over_all_draws_is_the_exact_gradient(game, agent, numbe
     np.testing.assert_allclose(found, game.gradient(agent), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [1, 2])
 def test_rewards_averaged_over_other_agents_redraws_give_the_exact_gradient(game, turn):
     agent = 1 - SPEAKERS[turn]

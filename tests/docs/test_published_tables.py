@@ -25,6 +25,7 @@ def shown(path: Path) -> str:
     return on_page_markdown(path.read_text(), page=page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("**/*.md")), ids=lambda path: path.stem)
 def test_each_page_with_data_has_its_further_tables_once(path):
     data = path.with_suffix(".json")

@@ -48,6 +48,7 @@ def write(folder: Path, name: str, *lines: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_the_example_prints_its_points() -> None:
     done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, check=True)
     assert len(set(done.stdout.splitlines())) == 4

@@ -27,6 +27,7 @@ def test_marks_start_refinement_with_distinct_colours():
     assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [1]
 
 
+@pytest.mark.slow
 def test_the_script_has_a_default_file(tmp_path, monkeypatch, capsys):
     (tmp_path / "experiments").mkdir()
     source = Path(__file__).parents[2] / "experiments" / "graph_isomorphism_help.yaml"
@@ -39,6 +40,7 @@ def test_the_script_has_a_default_file(tmp_path, monkeypatch, capsys):
     assert "random question: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_chosen_questions_raise_accuracy_more_than_random_ones(tmp_path):
     content = {
         "scenario": "graph_isomorphism",

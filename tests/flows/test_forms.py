@@ -98,6 +98,7 @@ def test_a_form_submits_nothing_by_itself(demo):
     check(demo["properties"]["sections"]["properties"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown", "hidden"),
     [
@@ -125,6 +126,7 @@ def test_sections_of_other_trainers_and_protocols_are_left_out(name, shown, hidd
     assert hidden.isdisjoint(sections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "offered", "others"),
     [

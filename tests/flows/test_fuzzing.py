@@ -210,6 +210,7 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_changed_experiment_files_are_planned_or_refused(tmp_path: Path) -> None:
     assert not find_failures(range(100), tmp_path)
 

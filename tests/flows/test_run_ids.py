@@ -155,6 +155,7 @@ def test_a_started_sweep_keeps_its_recorded_ids_and_its_preregistration(settings
     assert read_own_sweep(sweep.folder) == earlier
 
 
+@pytest.mark.slow
 def test_a_retest_and_a_fork_of_an_earlier_version_are_found(settings, tmp_path):
     from flows.runs.derived_runs import resolve_fork, resolve_retest
 
@@ -177,6 +178,7 @@ def test_a_retest_and_a_fork_of_an_earlier_version_are_found(settings, tmp_path)
     assert not other.run_id.endswith("-00000000")
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_read_is_not_the_run_looked_for(settings):
     old = _with_old_ids(settings)
     manifest = json.loads((old / "manifest.json").read_bytes())

@@ -129,6 +129,7 @@ def test_each_lost_worker_of_a_member_gives_one_warning_with_its_attempt(caplog)
     ]
 
 
+@pytest.mark.slow
 def test_a_process_that_has_responded_is_not_terminated():
     finished, process = threading.Event(), SubprocessWorker("none", "none")
 

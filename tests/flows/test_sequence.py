@@ -106,6 +106,7 @@ def asked(calls):
     return [(c.arm, c.name, c.iteration, c.start_iteration, c.key) for c in calls]
 
 
+@pytest.mark.slow
 @pytest.mark.in_turn(4)
 @pytest.mark.parametrize("path", SHIPPED)
 def test_the_planned_stages_of_a_shipped_experiment_are_the_executed_ones(path, tmp_path, executed):

@@ -62,6 +62,7 @@ def plan(file):
     return " ".join(result.output.split())
 
 
+@pytest.mark.slow
 def test_undeclared_files_and_variables_are_named_once_with_the_line_to_add(file):
     assert VARIABLE in plan(file)
     result, warnings = run(file)
@@ -79,6 +80,7 @@ def test_undeclared_files_and_variables_are_named_once_with_the_line_to_add(file
     assert "neither code nor declared" not in plan(file)
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_after_a_reused_stage_is_named(file):
     run(file)
     assert "changed since" not in plan(file)

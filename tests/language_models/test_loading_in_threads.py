@@ -75,12 +75,14 @@ with ThreadPoolExecutor(2) as executor:
 """
 
 
+@pytest.mark.slow
 def test_two_threads_of_a_new_process_import_transformers_and_peft(tied):
     command = [sys.executable, "-c", FIRST_IMPORTS, str(tied)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("None PEFT cannot load the adapter in"), done.stdout
 
 
+@pytest.mark.slow
 def test_all_code_that_creates_pretrained_models_holds_the_lock():
     assert unlocked(SOURCES, creating_calls) == []
 

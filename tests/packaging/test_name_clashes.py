@@ -67,6 +67,7 @@ def test_a_plug_in_with_its_own_tasks_package_is_refused(tmp_path: Path) -> None
         load_module(plug_in)
 
 
+@pytest.mark.slow
 def test_deploying_from_a_folder_that_hides_flows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "flows").mkdir()
     (tmp_path / "flows" / "__init__.py").touch()

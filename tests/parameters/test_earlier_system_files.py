@@ -59,6 +59,7 @@ def _top(data):
     return {name: data[name] for name in ("scenario", "trainer", "dataset")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "trainer"), earlier.COMBINATIONS)
 def test_every_value_that_is_not_its_default_arrives(scenario, trainer, caplog):
     """Each is changed separately: a parameter of Ratchet changes too, or a message names it."""

@@ -161,6 +161,7 @@ def test_zero_knowledge_names_both_sources(make_handler) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_names_are_checked_without_torch_and_one_protocol_imports_no_other() -> None:
     code = """
 import sys

@@ -232,6 +232,7 @@ def test_markdown_contains_every_group_and_pair_with_explanations(sweep):
 INTERVAL = r"\[[−+]?\d[\d.,]*, [−+]?[\d.,∞]+[\])]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [2, 3, 4, 5])
 def test_below_five_seeds_no_interval_is_shown_anywhere(tmp_path, seeds):
     sweep = make_sweep(tmp_path / "runs", rights=((3, 5, 6, 7, 4)[:seeds], (6, 9, 7, 8, 7)[:seeds]))

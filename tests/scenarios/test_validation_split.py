@@ -52,6 +52,7 @@ def rows(dataset):
     return [repr([column[i].tolist() for column in columns]) for i in range(len(dataset))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_search_sees_the_training_data_of_the_study_and_none_of_its_test_data(name):
     before = build(name)

@@ -91,6 +91,7 @@ def test_concurrent_starts_create_the_model_once(tmp_path, monkeypatch):
     assert [p.name for p in found[0].parent.iterdir() if "making" in p.name] == []
 
 
+@pytest.mark.slow
 def test_a_machine_builds_the_model_once_for_all_homes(tmp_path, monkeypatch):
     made = []
 

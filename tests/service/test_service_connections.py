@@ -54,6 +54,7 @@ def _until_closed(service, *drops, before=b"", pause=0.1):
         return answer, time.monotonic() - start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drops", "before"),
     [
@@ -79,6 +80,7 @@ def test_an_endless_header_is_refused_before_its_timeout(dawdled):
     assert seconds < 0.8
 
 
+@pytest.mark.slow
 def test_timely_requests_are_answered_on_one_connection(dawdled):
     pieces = [HEAD[:30], HEAD[30:], BODY[:10], BODY[10:]]
     answer, _ = _until_closed(dawdled, *pieces, *pieces)

@@ -76,6 +76,7 @@ def test_a_paused_job_stays_paused_after_a_restart_and_can_be_cancelled(
         assert client.fine_tuning.jobs.cancel(job.id).status == "cancelled"
 
 
+@pytest.mark.slow
 def test_the_plain_trainers_checkpoints_can_be_called_as_models(
     tmp_path, running_service, upload, wait_for
 ):

@@ -91,6 +91,7 @@ def test_old_checkpoints_are_deleted_and_their_job_is_retained(
         _await(lambda: {path.name for path in weights.iterdir()} == {job.id})
 
 
+@pytest.mark.slow
 def test_unused_models_and_files_are_deleted_unless_referenced(
     make_service, tmp_path, upload, wait_for
 ):

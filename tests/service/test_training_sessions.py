@@ -213,6 +213,7 @@ def test_stop_tokens_and_temperature(open_session):
     assert sum(cold.log_probs) > sum(greedy.log_probs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("has_room", "fit"), [(True, 4), (False, 1)])
 def test_concurrent_sessions_are_independent(served, open_session, monkeypatch, has_room, fit):
     monkeypatch.setattr(sessions, "has_room", lambda size: has_room)

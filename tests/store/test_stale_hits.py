@@ -395,6 +395,7 @@ def _computing_files() -> Iterator[Path]:
             yield path
 
 
+@pytest.mark.slow
 def test_the_project_only_uses_code_that_can_be_followed() -> None:
     found = {
         str(path.relative_to(ROOT)): unfollowable(path.read_text()) for path in _computing_files()

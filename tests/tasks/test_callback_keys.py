@@ -106,6 +106,7 @@ def test_a_section_that_enables_a_callback_enters_the_same_keys():
     assert tensor_changes(**{"message_regression.method": "cnn"}) == set()
 
 
+@pytest.mark.slow
 def test_an_observing_callback_of_chat_models_changes_only_its_own_stages(custom):
     assert text_changes(custom, callbacks=["custom.py:Looks"]) == LOGGED
     tests = {f"test_during_training {i}" for i in range(3)}

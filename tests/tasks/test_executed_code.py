@@ -161,6 +161,7 @@ def _watching(work, watched):
     return traced
 
 
+@pytest.mark.slow
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("family", EXPERIMENTS)
 def test_executed_code_is_in_the_fingerprint(family, tmp_path, monkeypatch):

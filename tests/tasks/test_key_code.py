@@ -83,6 +83,7 @@ def test_edits_of_infrastructure_change_no_key(family, edit):
     assert len(edited) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "file", "old", "new", "changed"),
     [

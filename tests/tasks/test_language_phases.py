@@ -108,6 +108,7 @@ def test_sampling_from_a_pool_leaves_the_optimizer(played, monkeypatch):
     assert loaded == []
 
 
+@pytest.mark.slow
 def test_validation_uses_the_models_of_the_phase(tmp_path, monkeypatch):
     parameters = deepcopy(PARAMETERS)
     parameters["language_task"]["num_validation"] = 8

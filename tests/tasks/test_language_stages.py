@@ -46,6 +46,7 @@ def told(steps):
     ]
 
 
+@pytest.mark.slow
 def test_one_step_behind_each_step_overlaps_with_the_next_rollouts(store):
     keys = keys_of(mode="one_step_behind")
     steps = steps_of(keys, store, iterations_per_task=1)

@@ -177,6 +177,7 @@ def test_a_run_has_the_bits_of_one_that_does_not_sample_ahead(
     assert [iteration for iteration, _ in sampled] == [0, 1, 2, 3], "each must be sampled once"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_samples_no_further_rollouts(runs, sampled):
     stopping = {"name": "early_stopping", "metric": "training/num_updates", "patience": 1}
     stopped = {**SMALL, "callbacks": [stopping]}

@@ -124,6 +124,7 @@ def test_a_recorded_text_stage_is_recognised(text_keys):
     assert call.label == "sample rollouts main 2"
 
 
+@pytest.mark.slow
 def test_hundreds_of_iterations_have_keys():
     keys = make_text_keys(**{"rl.num_iterations": 700, "text_rl.test_scheme": "none"})
     assert len(keys.test().key) == 64

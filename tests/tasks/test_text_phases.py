@@ -279,6 +279,7 @@ def test_callbacks_end_with_each_phase(tmp_path):
     assert (first.get("ends_run"), last.get("ends_run")) == (None, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["pure_text_malt", "pure_text_grpo"])
 def test_other_trainers_train_only_learners(trainer, tmp_path):
     parameters = changed(trainer=trainer, rl={"rollouts_per_iteration": 32})

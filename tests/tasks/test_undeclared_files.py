@@ -126,6 +126,7 @@ def test_stages_without_custom_code_note_nothing(folder, monkeypatch):
     assert not any(Arm(folder, trainer="vanilla_ppo").noted().values())
 
 
+@pytest.mark.slow
 def test_keys_do_not_depend_on_notes_and_stored_stages_keep_them(folder):
     arm = Arm(folder)
     first = {stage: manifest.key for stage, manifest in arm.run().items()}

@@ -378,6 +378,7 @@ def start_server(port, database, log):
     raise AssertionError("the server did not start")
 
 
+@pytest.mark.slow
 def test_mlflow_prints_nothing_even_if_it_was_imported_before(uri):
     code = f"""
 import mlflow

@@ -109,6 +109,7 @@ def _write_all(path, writer):
             folder.record_stages([_stage(iteration, stage=f"train{writer}")])
 
 
+@pytest.mark.slow
 def test_concurrent_writers_of_a_run_lose_and_duplicate_no_points(folder):
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write_all, args=(folder.path, k)) for k in range(3)]

@@ -193,6 +193,7 @@ def _stages(trainer: Any, hyper_params: HyperParameters) -> dict[str, Any]:
     return {"build_scenario": data_parameters(hyper_params), **found}
 
 
+@pytest.mark.slow
 @pytest.mark.in_turn(4)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_change_reaches_the_stages_that_read_for_its_purpose_and_no_other(name):

@@ -43,6 +43,7 @@ def through_files(tree):
     return unflatten_tree(json.loads(text), load(save(tensors)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(TREES)
 def test_plain_trees_come_back_equal_and_of_the_same_types(tree):

@@ -380,6 +380,7 @@ ACTION = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(actions=st.lists(ACTION, min_size=3, max_size=14), remote=st.booleans())
 def test_remaining_runs_keep_their_stages_after_any_sequence_of_actions(

@@ -83,6 +83,7 @@ def test_a_baseline_and_an_effect_are_options():
     assert ratchet("compare", "made-sweep", "--baseline", "npi").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_preregistration_is_shown_and_used_for_its_sweep_only():
     folders = make_sweep(
         Path("runs"), protocols=("adp", "nip", "mnip"), rights=((5, 6, 7), (8, 9, 9), (1, 2, 3))

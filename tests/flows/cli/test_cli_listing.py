@@ -86,6 +86,7 @@ def test_words_are_searched_in_descriptions() -> None:
     assert "vanilla_ppo" not in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _REGISTRIES)
 def test_listing_imports_no_heavy_packages_and_explains_custom_classes(kind: str) -> None:
     group = {"tasks": "language_tasks"}.get(kind.value, kind.value)

@@ -128,6 +128,7 @@ def test_an_unknown_kind_of_store_is_reported() -> None:
     assert "settings.store: got 's33://bucket/x', expected a folder, s3://" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_device_is_reported_but_can_be_planned_for() -> None:
     import torch
 

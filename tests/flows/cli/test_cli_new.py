@@ -39,6 +39,7 @@ def create(kind: Kind, purpose: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", Kind)
 def test_a_new_experiment_can_be_planned(kind: Kind) -> None:
     folder = create(kind, "planned")

@@ -109,6 +109,7 @@ def test_the_calls_of_a_custom_trainer_are_unknown_unless_declared(tmp_path: Pat
     assert "If all replies are valid" in said
 
 
+@pytest.mark.slow
 def test_stored_language_stages_give_no_bound_on_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,6 +135,7 @@ def plan_of_tasks(folder: Path, lines: list[str]) -> tuple[int, str]:
     return result.exit_code, " ".join(result.output.split())
 
 
+@pytest.mark.slow
 def test_repeated_prompts_are_named_by_line_and_text(tmp_path: Path) -> None:
     assert plan_of_tasks(tmp_path, ROWS)[0] == 0
     code, output = plan_of_tasks(tmp_path, [*ROWS[:5], "", ROWS[3], *ROWS[5:], ROWS[3]])

@@ -33,6 +33,7 @@ def test_every_flow_emits_its_end(flow) -> None:
     assert all(emit_end in each for each in hooks)
 
 
+@pytest.mark.slow
 def test_a_run_from_a_terminal_sends_heartbeats_at_the_interval(tmp_path: Path) -> None:
     environment = {name: v for name, v in os.environ.items() if not name.startswith("PREFECT_")}
     process = subprocess.run(

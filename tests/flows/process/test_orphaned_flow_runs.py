@@ -148,6 +148,7 @@ def test_a_run_whose_worker_is_lost_before_it_starts_is_orphaned(workers):
     assert orphaned() & set(runs) == {runs[0], runs[1]}
 
 
+@pytest.mark.slow
 def test_a_member_whose_worker_is_lost_before_it_starts_is_a_lost_worker(workers):
     settings = ExperimentSettings.from_dict({"work_pool": workers, "run_id": "member"})
 

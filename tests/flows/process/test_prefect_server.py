@@ -22,6 +22,7 @@ print(json.dumps([[client.get(path, auth=auth).status_code for path in paths]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_documentation_of_the_api_needs_the_password(tmp_path):
     paths = [*DOCUMENTATION, "/api/flows", "/ui-settings"]

@@ -47,6 +47,7 @@ def test_a_command_continues_when_its_output_pipe_is_closed() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_logging_continues_when_the_worker_is_gone() -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", LOGS]

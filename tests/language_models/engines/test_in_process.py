@@ -217,6 +217,7 @@ def test_answers_end_at_stop_tokens_at_their_length_and_with_the_context(plain):
     assert max(len(completion.tokens) for completion in found) == 256 - len(long)
 
 
+@pytest.mark.slow
 def test_an_answer_that_ends_with_the_context_leaves_longer_ones_alone(plain):
     plain.end_ids = ()
     asked = [SampleRequest((USER, *[FIRST] * place), 300, seed=0) for place in (250, *range(8))]

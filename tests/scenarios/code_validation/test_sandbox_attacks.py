@@ -252,6 +252,7 @@ def test_a_namespace_that_is_forbidden_keeps_nobody_from_the_others(monkeypatch)
         assert set(worker.isolation.namespaces) == held - {"network"}
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_its_worker(monkeypatch):
     """Also without a separate namespace, and in a separate process group."""
     without_namespaces(monkeypatch)

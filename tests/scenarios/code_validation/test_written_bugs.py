@@ -112,6 +112,7 @@ def test_replies_of_no_use_are_counted_and_mutants_stand_in(service, fault, capl
     assert "writer wrote 0 of 4 buggy programs of the train set; 4 are mutants" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_not_asked_for_again(service, tmp_path):
     hyper_params = parameters(service)
     expected, _ = build(hyper_params)

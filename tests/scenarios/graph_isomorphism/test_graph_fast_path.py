@@ -173,6 +173,7 @@ def test_hooks_are_called_on_the_fast_path():
     assert len(seen) == 1
 
 
+@pytest.mark.slow
 def test_built_bodies_take_the_fast_path(monkeypatch):
     called = []
     attend = transformer._attend

@@ -51,6 +51,7 @@ def test_the_file_is_named_relative_to_the_experiments_folder():
         build_protocol_handler(hyper_params, base_dir=EXAMPLES.parent)
 
 
+@pytest.mark.slow
 def test_the_environments_code_is_part_of_every_key_and_its_path_is_not(tmp_path):
     copy = tmp_path / "custom_environment.py"
     copy.write_text((EXAMPLES / "custom_environment.py").read_text())

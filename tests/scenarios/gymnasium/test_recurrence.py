@@ -150,6 +150,7 @@ def test_agents_that_remember_play_with_others_that_do_not(tmp_path):
     assert not memory[:, 1:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recurrence", "low", "high"), [(None, -0.7, 0.7), ("gru", 0.95, 1.0)])
 def test_what_was_shown_is_said_later_by_those_who_remember_alone(recurrence, low, high):
     hyper_params = parameters(

@@ -157,6 +157,7 @@ def test_idle_agents_have_no_loss():
         assert parameter.grad.equal(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["vanilla_ppo", "reinforce", "spg"])
 def test_all_trainers_of_networks_learn_to_take_the_last_stick(trainer):
     sections = {

@@ -200,6 +200,7 @@ class Speaks(LanguageEnvironment):
 """
 
 
+@pytest.mark.slow
 def test_a_small_model_that_is_made_for_another_environment_is_another(tmp_path):
     (tmp_path / "mine.py").write_text(SPEAKS)
     file = tmp_path / "mine.yaml"

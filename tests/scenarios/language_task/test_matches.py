@@ -261,6 +261,7 @@ def test_a_function_acts_for_a_seat(tmp_path):
         made.play("train", [0], {"left": lambda view: 7}, iteration=0)
 
 
+@pytest.mark.slow
 def test_the_code_of_a_function_is_in_the_keys(tmp_path):
     made = instance(tmp_path, agents={"right": {"model": "game.py:equilibrium"}})
     (tmp_path / "other.py").write_text(EXAMPLE.read_text())

@@ -215,6 +215,7 @@ def test_a_failed_draw_is_left_out_or_drawn_again(played):
         played(game=Fragile(TOTAL))
 
 
+@pytest.mark.slow
 def test_means_are_those_of_the_originals(played):
     """Long rollouts are redrawn more often, so that a mean over all would be biased."""
     found, _ = played(redraws={"a": 3, "b": 2}, num_tasks=20)

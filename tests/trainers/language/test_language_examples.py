@@ -81,6 +81,7 @@ def keys_of(path: Path) -> dict[str, str]:
     return {stage.stage: stage.key for stage in plan(resolve_file(str(path), SHORT))}
 
 
+@pytest.mark.slow
 def test_what_a_trainer_imports_by_dots_is_in_the_keys_and_its_place_is_not(tmp_path):
     one = copied(tmp_path / "one")
     before = keys_of(one / "my_algorithm.yaml")

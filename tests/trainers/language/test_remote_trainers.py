@@ -159,6 +159,7 @@ def test_each_setting_of_the_optimizer_reaches_the_weights(served, begin, connec
     assert differ(weights(served, by_service), seen[1]) == 0
 
 
+@pytest.mark.slow
 def test_lost_and_doubled_answers_change_nothing(served, begin, play, monkeypatch):
     config = {**LR, "num_epochs": 2, "minibatch_size": 4, "micro_batch_size": 2}
     config["grpo"] = {"variant": "dapo"}
@@ -179,6 +180,7 @@ def test_lost_and_doubled_answers_change_nothing(served, begin, play, monkeypatc
     assert all(proxy.seen.values()), proxy.seen
 
 
+@pytest.mark.slow
 def test_an_update_that_was_cut_off_goes_on_where_it_was(served, begin, play, monkeypatch):
     config = {**LR, "num_epochs": 2, "minibatch_size": 8, "micro_batch_size": 4}
     through = begin(**config)

@@ -85,6 +85,7 @@ def test_keys_contain_the_states_from_which_agents_start():
     assert len({*keys}) == 3
 
 
+@pytest.mark.slow
 def test_the_pull_goes_to_the_model_as_it_was_warmed_up_under_an_adapter(own_model):
     agent = {"max_tokens": 5, "model": str(own_model), "lora": {"rank": 2}}
     agent["warm_up"] = {"num_steps": 10, "batch_size": 8, "lr": 0.01}

@@ -72,6 +72,7 @@ def train(service, tiny_text, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_each_model_plays_by_the_name_of_its_deployment(service, train, tmp_path):
     group = train().shared_model_groups["verifier"]
     names = [deployment["name"] for deployment in service.deployments]

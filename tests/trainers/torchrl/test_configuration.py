@@ -224,6 +224,7 @@ def test_options_are_added_replaced_and_taken_away_as_in_hydra():
     assert "_target_" not in trainer["logger"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -271,6 +272,7 @@ def check_build(params):
     trainer_class(params).check_build(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -295,6 +297,7 @@ def test_what_a_run_refuses_is_refused_before_it(override, message):
         check_build(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -316,6 +319,7 @@ def test_a_trial_build_accepts_all_algorithms(small):
         check_build(small.parameters(name))
 
 
+@pytest.mark.slow
 def test_plans_name_what_is_not_reproducible_or_not_as_recorded(tmp_path):
     def cautions(*overrides):
         return list(find_config_warnings({"main": library_params(*overrides)}))
@@ -330,6 +334,7 @@ def test_plans_name_what_is_not_reproducible_or_not_as_recorded(tmp_path):
     assert cautions("collector.total_frames=20000") == []
 
 
+@pytest.mark.slow
 def test_training_ends_with_the_first_of_two_numbers_of_frames(small):
     def iterations(params):
         return trainer_class(params).count_train_iterations(params)

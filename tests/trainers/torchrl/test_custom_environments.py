@@ -126,6 +126,7 @@ def keys_of(experiment):
     return keys.train(0, 1).key, keys.test("test").key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "length"), [("my_env.py:Guess", 4), ("my_env.py:Count", 5)])
 def test_classes_of_a_file_are_learned_in_resumed_and_tested(load, dataset, length):
     trainer = learned(load(dataset))
@@ -166,6 +167,7 @@ def test_keys_have_the_class_and_its_source_but_no_path(load, tmp_path):
         assert len({one, two, three}) == 3
 
 
+@pytest.mark.slow
 def test_arguments_and_time_limits_are_those_of_the_section(load):
     guess = build(load("my_env.py:Guess", environment_kwargs={"length": 2, "sizes": {"a": 1}}))
     count = build(load("my_env.py:Count", max_episode_steps=3))

@@ -154,6 +154,7 @@ def test_a_simulator_that_has_no_form_without_a_batch_keeps_one():
     assert single_environment(vmas)["num_envs"] == 1
 
 
+@pytest.mark.slow
 def test_a_group_trains_resumes_and_is_tested(tmp_path):
     from ratchet import ExperimentSettings
 

@@ -41,6 +41,7 @@ def made(experiment):
     return build_trainer(params, build_scenario_instance(params, settings), settings)
 
 
+@pytest.mark.slow
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_file_for_several_agents_trains_resumes_evaluates_and_is_tested(files, name):

@@ -28,6 +28,7 @@ def write(tmp_path, content):
     return path
 
 
+@pytest.mark.slow
 def test_the_recorded_environment_is_the_one_that_is_played():
     params = loaded(f"{ENV_NAME}=Acrobot-v1")
     assert params.dataset == "Acrobot-v1"

@@ -23,6 +23,7 @@ def key_of(params):
     return trainer_class(params, None).stage_key_parameters(params, "train")
 
 
+@pytest.mark.slow
 def test_less_and_less_of_a_sample_is_of_others(small):
     trainer = small.make(NAME, trainer__total_frames=96)
     trainer.initial_state()
@@ -72,6 +73,7 @@ def test_keys_have_the_content_of_frames_and_the_length_of_their_decline(small, 
     assert fixed[0] == fixed[1] != keys[0]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_frames_is_said(small, tmp_path):
     path = tmp_path / "frames.safetensors"
     small.write_frames(path)

@@ -8,6 +8,7 @@ STEPPING = ["adamax", "nadam", "radam", "rprop"]
 NAMES = [STEPPING[0], *(pytest.param(name, marks=pytest.mark.slow) for name in STEPPING[1:])]
 
 
+@pytest.mark.slow
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_optimizer_learns_and_resumes(small, name):

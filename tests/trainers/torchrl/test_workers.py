@@ -37,6 +37,7 @@ def wait_forever():
     SPAWN.Queue().get()
 
 
+@pytest.mark.slow
 def test_workers_that_were_started_are_returned_and_their_death_is_named():
     started = []
     result, workers = run_with_workers(lambda: started_worker(started).pid, ())
@@ -53,6 +54,7 @@ def test_workers_that_were_started_are_returned_and_their_death_is_named():
     assert time.monotonic() - start < FEW_SECONDS
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_that_has_just_started_is_named():
     def start_and_kill():
         worker = started_worker([])
@@ -64,6 +66,7 @@ def test_the_death_of_a_worker_that_has_just_started_is_named():
         run_with_workers(start_and_kill, ())
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_at_the_end_of_work_is_named_by_the_next():
     def start_and_kill():
         worker = started_worker([])
@@ -101,6 +104,7 @@ def test_workers_of_work_that_fails_are_ended():
     assert not started[0].is_alive()
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_work_that_waits_for_a_worker():
     started, waits = [], threading.Event()
 

@@ -112,6 +112,7 @@ def keys_of(experiment):
     return keys.train(0, 1).key, keys.test("test").key
 
 
+@pytest.mark.slow
 def test_wrappers_are_put_around_simulators_of_the_librarys_trainers(load):
     trainer = check(load(wrappers=WRAPPERS), 6 * 3)
     assert trainer.policy[0].module[0].in_features == 2 * 4
