@@ -20,13 +20,14 @@ from flows.process.stack_file import LOOPBACK, POOL
 from ratchet.errors import ParameterError
 
 Home = Annotated[str, typer.Option(help="Ratchet's home folder.")]
+Port = Annotated[int, typer.Option(help="Preferred port; 0: any free one.", min=0, max=65535)]
 _DEFAULT_HOME = ".ratchet"
 
 
 def up(
     home: Home = _DEFAULT_HOME,
-    prefect_port: Annotated[int, typer.Option(help="Preferred port; 0: any free one.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(help="Preferred port; 0: any free one.")] = 5000,
+    prefect_port: Port = 4200,
+    mlflow_port: Port = 5000,
     host: Annotated[
         str,
         typer.Option(help="Address of the servers; all except loopback require passwords."),

@@ -145,6 +145,8 @@ class ServiceSettings:
                 f"name: got {self.name!r}, expected letters, digits, '.', '_' or '-', such as model"
                 " or org/model."
             )
+        if self.threads < 1:
+            raise ParameterError(f"threads: got {self.threads}, expected 1 or more.")
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
             raise ParameterError(
                 f"micro_batch_size: got {self.micro_batch_size}, expected 1 or more."

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from ratchet.language_models.engines.in_process import InProcessEngine
 from ratchet.language_models.engines.rollouts import SampleRequest
 from ratchet.language_models.local import loading, network
-from ratchet.language_models.local.adapters import AdapterBase
+from ratchet.language_models.local.adapters import AdapterBase, peft_config
 from ratchet.language_models.local.loading import load_frozen_model
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.network import read_network, save_merged, with_adapters
@@ -150,3 +150,52 @@ def test_complete_models_are_rounded_once(base, chain, tmp_path, monkeypatch, is
     assert written.keys() == load_file(weights_of(base)).keys()
     for name, tensor in written.items():
         assert torch.equal(tensor, merged[name].bfloat16())
+
+
+@pytest.fixture
+def experts(tmp_path):
+    """Write a mixture of experts, with router biases in float32, and an adapter to it."""
+    from peft import get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    routing = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    config = AutoConfig.for_model(
+        "glm4_moe",
+        vocab_size=64,
+        pad_token_id=0,
+        n_group=1,
+        topk_group=1,
+        **size,
+        **heads,
+        **routing,
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.model.layers[1].mlp.gate.e_score_correction_bias = torch.tensor([1.2345678, 2, 3, 4])
+    model.save_pretrained(tmp_path / "experts")
+    adapted = get_peft_model(model, peft_config(Lora(rank=2)))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            weight.data.fill_(0.5)
+    adapted.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "experts", tmp_path / "adapter"
+
+
+def test_adapters_to_experts_are_merged(experts):
+    folder, adapter = experts
+    served = with_adapters(read_network(folder, "auto"), [adapter])
+    assert not any("lora" in name for name, _ in served.named_parameters())
+    before = dict(read_network(folder, "auto").named_parameters())
+    changed = {n for n, weight in served.named_parameters() if not torch.equal(weight, before[n])}
+    assert any(".experts." in name for name in changed)
+
+
+def test_exports_keep_the_type_of_each_weight(experts, monkeypatch):
+    monkeypatch.setattr(network, "copy_configuration", lambda *_: None)
+    folder, adapter = experts
+    save_merged(folder, [adapter], folder / "merged")
+    before, after = (load_file(weights_of(each)) for each in (folder, folder / "merged"))
+    assert {n: t.dtype for n, t in before.items()} == {n: t.dtype for n, t in after.items()}
+    (bias,) = (n for n, t in before.items() if t.dtype == torch.float32)
+    assert torch.equal(before[bias], after[bias])

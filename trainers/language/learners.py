@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.base import deterministic_kernels, torch_threads
@@ -51,7 +52,7 @@ def build_learners(
     """
     first = {model: agent for agent, model in reversed([*model_names.items()])}
     learners: dict[str, BaseTrainer] = {}
-    models: list[LanguageModel] = []
+    models: WeakSet[LanguageModel] = WeakSet()
     for model in dict.fromkeys(model_names.values()):
         name = first[model]
 
@@ -65,7 +66,7 @@ def build_learners(
                 built = build_model(instance, name, settings)
             built.num_on_device = len(first)
             built.share_frozen_weights(models)
-            models.append(built)
+            models.add(built)
             return built
 
         agent = instance.agents[name].parameters

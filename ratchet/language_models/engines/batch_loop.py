@@ -98,13 +98,13 @@ class BatchLoop:
     ) -> None:
         self._model = model
         self._requests = requests
-        self._most = size
+        self._max_rows = size
         self._join_period = join_period
 
     def run(self) -> None:
         """Generate until no request waits and all rows have ended."""
         while length := self._requests.longest():
-            size = self._model.rows_at_once(length, self._most)
+            size = self._model.rows_at_once(length, self._max_rows)
             new = self._requests.take(size, length)
             assert new is not None
             batch = self._read(new)
@@ -125,6 +125,7 @@ class BatchLoop:
                 return
             free, longest = size - len(active), batch.cache.longest
             admits = longest and step >= next_join and free >= _NEXT_ADMIT * size
+            admits = admits and (step < longest or not self._has_more_rows(size))
             new = self._requests.take(free, longest) if admits else None
             # a finished row whose context is full has no next position
             is_full = batch.lengths.max() >= self._model.context_length
@@ -135,6 +136,11 @@ class BatchLoop:
             if new:
                 batch.append(self._read(new))
                 next_join = step + self._join_period
+
+    def _has_more_rows(self, size: int) -> bool:
+        """Whether a batch of the waiting requests would have more rows, since they are shorter."""
+        length = self._requests.longest()
+        return bool(length) and self._model.rows_at_once(length, self._max_rows) > size
 
     def _read(self, new: NewRows) -> _Batch:
         """Read prompts, each once for all its rows."""

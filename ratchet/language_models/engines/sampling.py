@@ -64,9 +64,8 @@ class Sampler:
         self._stream = stream
         self._seeds = np.array([request.seed for request in requests], np.uint64)
         self._steps = np.zeros(len(requests), np.int64)
-        self._is_any_greedy = bool((temperature == 0).any())
-        self._is_any_scaled = bool(((temperature != 0) & (temperature != 1)).any())
-        self._is_any_cut = bool((top_p < 1).any())
+        self._settings = np.stack([temperature, top_p], axis=1)
+        self._choose_operations()
         self._temperature = torch.from_numpy(np.where(temperature == 0, 1, temperature)[:, None])
         self._is_greedy = torch.from_numpy(temperature == 0)
         self._top_p = torch.from_numpy(top_p[:, None])
@@ -78,6 +77,13 @@ class Sampler:
         self._penalty, self._said = repetition or (none, none)
         for name in self._COLUMNS:
             setattr(self, name, getattr(self, name).to(device))
+
+    def _choose_operations(self) -> None:
+        """Note which operations the settings of any row need."""
+        temperature, top_p = self._settings.T
+        self._is_any_greedy = bool((temperature == 0).any())
+        self._is_any_scaled = bool(((temperature != 0) & (temperature != 1)).any())
+        self._is_any_cut = bool((top_p < 1).any())
 
     def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Sample a token for each row of logits [B, V]; one at -inf is never sampled.
@@ -118,6 +124,8 @@ class Sampler:
         """Keep only these rows, int[B']."""
         on_host = rows.cpu().numpy()
         self._seeds, self._steps = self._seeds[on_host], self._steps[on_host]
+        self._settings = self._settings[on_host]
+        self._choose_operations()
         for name in self._COLUMNS:
             setattr(self, name, getattr(self, name)[rows])
 
@@ -132,9 +140,8 @@ class Sampler:
             other._numbers = numbers.to(self._numbers.device)
         self._seeds = np.concatenate([self._seeds, other._seeds])
         self._steps = np.concatenate([self._steps, other._steps])
-        self._is_any_greedy |= other._is_any_greedy
-        self._is_any_scaled |= other._is_any_scaled
-        self._is_any_cut |= other._is_any_cut
+        self._settings = np.concatenate([self._settings, other._settings])
+        self._choose_operations()
         for name in self._COLUMNS:
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
 

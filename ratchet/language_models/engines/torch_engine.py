@@ -215,16 +215,16 @@ class _Requests:
     """
 
     def __init__(
-        self, loaded: _Loaded, take: Callable[[int], Sequence[QueuedRequest]], most: int
+        self, loaded: _Loaded, take: Callable[[int], Sequence[QueuedRequest]], max_rows: int
     ) -> None:
         self._loaded = loaded
         self._take = take
-        self._most = most
+        self._max_rows = max_rows
         self._waiting: deque[_Row] = deque()
 
     def longest(self) -> int:
         """Return the maximal tokens of a waiting row; 0 if none waits."""
-        self._fetch(self._most)
+        self._fetch(self._max_rows)
         return max((row.longest for row in self._waiting), default=0)
 
     def take(self, count: int, longest: int, /) -> NewRows | None:
@@ -237,6 +237,7 @@ class _Requests:
 
     def _fetch(self, count: int) -> None:
         """Read prompts until ``count`` requests wait; those that need no row get their results."""
+        self._waiting = deque(row for row in self._waiting if not row.queued.is_cancelled)
         while len(self._waiting) < count and (new := self._take(count - len(self._waiting))):
             for queued in new:
                 row = _admit(self._loaded, queued)

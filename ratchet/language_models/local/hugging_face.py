@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -273,8 +274,13 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     def reference(self) -> LanguageModel:
         """Return a frozen copy, or the base model of an adapter that is still zero."""
-        if self._base is None or any(
-            bool(weight.any()) for name, weight in self._weights().items() if "lora_B" in name
+        is_chain = self._base is not None and len(self._network.peft_config) > 1
+        if (
+            self._base is None
+            or is_chain
+            or any(
+                bool(weight.any()) for name, weight in self._weights().items() if "lora_B" in name
+            )
         ):
             return self.snapshot()
         return HuggingFaceLanguageModel(
@@ -294,15 +300,18 @@ class HuggingFaceLanguageModel(LanguageModel):
         for other in others:
             if isinstance(other, HuggingFaceLanguageModel) and other._read_from == self._read_from:
                 weights = other._frozen_weights()
-                for name, weight in self._frozen_weights().items():
-                    weight.data = weights[name].data
-                other.sharing.add(self)
-                self.sharing = other.sharing
-                return
+                mine = self._frozen_weights().items()
+                pairs = [(weight, weights.get(name, weight)) for name, weight in mine]
+                if all(itertools.starmap(torch.equal, pairs)):
+                    for weight, same in pairs:
+                        weight.data = same.data
+                    other.sharing.add(self)
+                    self.sharing = other.sharing
+                    return
 
     @property
     def _read_from(self) -> tuple[object, ...]:
-        """Equal for models with the same frozen weights; itself without an adapter."""
+        """Equal for models of the same base, whose digest is of parts of its weights."""
         return (self if self._base is None else self._base.weights, self.device, self.dtype)
 
     def _frozen_weights(self) -> dict[str, torch.nn.Parameter]:

@@ -127,25 +127,29 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
     """Apply frozen adapters to a transformers model, the one next to the base first.
 
     They are merged into its weights, except into 16-bit ones, which would round small changes away:
-    there each layer adds its changes, in float32, to its output.
+    there each layer adds its changes, in float32, to its output. Layers of experts cannot add them
+    to an output; models with adapted ones are merged.
     """
     if not adapters:
         return model
     try:
         with PRETRAINED_LOCK:
             from peft import PeftModel
+            from peft.tuners.lora.layer import ParamWrapper
     except ImportError as error:
         raise DataError(
             "Models that are adapters need PEFT, not installed here. Install it with"
             " `pip install 'ratchet-experiments[finetune]'`."
         ) from error
+    merges = model.dtype.itemsize != 2
     with PRETRAINED_LOCK, torch.random.fork_rng():  # new layers draw their initial weights
         for number, adapter in enumerate(adapters):
             try:
                 with without_peft_warnings():
                     adapted = PeftModel.from_pretrained(model, str(adapter), f"{_BELOW}{number}")
-                is_16_bit = adapted.dtype.itemsize == 2
-                model = adapted.get_base_model() if is_16_bit else adapted.merge_and_unload()
+                if number == 0:
+                    merges |= any(isinstance(part, ParamWrapper) for part in adapted.modules())
+                model = adapted.merge_and_unload() if merges else adapted.get_base_model()
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
     activate_all_adapters(model)
@@ -167,8 +171,8 @@ def activate_all_adapters(network: Any) -> None:  # noqa: ANN401 -- PreTrainedMo
 def save_merged(base: Path, adapters: Sequence[Path], folder: Path) -> None:
     """Write a complete model with adapters merged into its weights to a new folder.
 
-    Sums are computed in float32 and rounded once to the type of the weights. 16-bit ones lose most
-    of a change that is small compared with them.
+    Sums are computed in float32 and rounded once to each weight's type. 16-bit ones lose most of a
+    change that is small compared with them.
     """
     if not adapters:
         shutil.copytree(base, folder)
@@ -183,6 +187,9 @@ def save_merged(base: Path, adapters: Sequence[Path], folder: Path) -> None:
         save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         return
     network = read_network(base, "auto")
-    stored_dtype = network.dtype
-    with_adapters(network.float(), adapters).to(stored_dtype).save_pretrained(folder)
+    dtypes = {name: tensor.dtype for name, tensor in network.state_dict().items()}
+    network = with_adapters(network.float(), adapters)
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        tensor.data = tensor.data.to(dtypes.get(name, tensor.dtype))
+    network.save_pretrained(folder)
     copy_configuration(base, folder)

@@ -22,10 +22,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from ratchet.language_models.local.network import HuggingFaceCache
 
 _SHORTEST = 128  # positions that attention reads at least
-_FEWEST_ROWS, _ROW_GROWTH = (
-    8,
-    4,
-)  # slots that a step computes at least; the ratio to the next number
+_FEWEST_ROWS = 8  # slots that a step computes at least
+_ROW_GROWTH = 4  # … as many times more in the next number of slots
 _BLOCK_SIZE = 8  # tokens between two checks for ended rows, for which a GPU waits
 _CAPTURING = threading.Lock()  # a process captures one graph at a time
 _COPIES_FROM_HOST = ("falcon", "phimoe")  # in each step, which a graph cannot contain

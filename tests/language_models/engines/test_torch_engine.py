@@ -213,6 +213,16 @@ def test_top_p_keeps_the_smallest_set_with_this_probability():
     assert set(drawn.tolist()) == {1, 3}
 
 
+def test_settings_of_rows_that_have_left_take_no_time():
+    rows = sampler([request(1)])
+    rows.append(sampler([request(2, top_p=0.5, temperature=0.0)]))
+    assert rows._is_any_cut
+    assert rows._is_any_greedy
+    rows.keep(torch.tensor([0]))
+    assert not rows._is_any_cut
+    assert not rows._is_any_greedy
+
+
 def test_repetition_penalty_equals_that_of_transformers():
     from transformers import RepetitionPenaltyLogitsProcessor
 
@@ -301,3 +311,47 @@ def test_a_row_longer_than_the_slots_waits_and_later_ones_behind_it(
     in_slots.generate_continuously("m", lambda _: next(arrivals, []))
     assert [entry.result.text for entry in entries] == [r.text for r in engine.generate(requests)]
     assert read == sizes  # the first two, together or one after the other; the last two
+
+
+@pytest.mark.slow
+def test_a_batch_of_few_long_slots_drains_for_more_rows_of_short_chats(in_slots, monkeypatch):
+    model = in_slots._loaded["m"].model
+    monkeypatch.setattr(model, "rows_at_once", lambda length, most: 2 if length > 256 else 8)
+    rows, step = [], model.step
+    monkeypatch.setattr(model, "step", lambda t, c: rows.append(len(t)) or step(t, c))
+    waiting = deque(
+        torch_engine._Entry(request(prompt=(5, 6, 7), max_tokens=most, temperature=0.0))
+        for most in (400, *[60] * 100)
+    )
+    entries = [*waiting]
+    first = iter((1,))
+    in_slots.generate_continuously(
+        "m",
+        lambda count: [waiting.popleft() for _ in range(min(next(first, count), len(waiting)))],
+    )
+    assert all(entry.result is not None for entry in entries)
+    assert max(rows[:400]) == 2
+    assert max(rows) == 8
+
+
+@pytest.mark.slow
+def test_a_long_row_of_a_client_that_has_gone_holds_no_others(in_slots):
+    finished = []
+
+    class Entry(torch_engine._Entry):
+        def deliver(self, result):
+            finished.append(self)
+
+    running, gone, short = (
+        Entry(request(n, prompt=(5, 6, 7), max_tokens=most, temperature=0.0))
+        for n, most in enumerate((110, 900, 3))
+    )
+    arrivals = iter([[running], [], [gone], [], [short]])
+
+    def take(_):
+        arrived = next(arrivals, [])
+        gone.is_cancelled |= short in arrived
+        return arrived
+
+    in_slots.generate_continuously("m", take)
+    assert [entry.request.seed for entry in finished] == [2, 0]

@@ -9,6 +9,7 @@ import torch
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.experiment_files.loading import load_experiment
+from ratchet.language_models.local import adapters
 from ratchet.scenarios import build_scenario_instance
 from ratchet.tracking.trainer_files import SavedState
 from trainers.language.state import LanguageState
@@ -123,6 +124,22 @@ def test_adapters_of_one_base_model_share_its_weights(tmp_path, monkeypatch):
     apart.run_iterations(0, 2)
     assert apart.state == trainer.state
     assert set(apart.learners["left"].model.sharing) == {apart.learners["left"].model}
+
+
+def test_base_models_with_one_digest_but_other_weights_are_not_shared(tmp_path, monkeypatch):
+    monkeypatch.setattr(adapters, "weights_print", lambda folder: "the same")
+    seeds = {"left": 1, "right": 2}
+    for name, seed in seeds.items():
+        base = build(f"seed={seed}")
+        base.initial_state()
+        base.learner.save_model(tmp_path / name)
+    trainer = build(
+        *(f"agents.{name}.model={tmp_path / name}" for name in seeds),
+        *("agents._default.lora.rank=2", "agents._default.warm_up.num_steps=0"),
+    )
+    trainer.initial_state()
+    for learner in trainer.learners.values():
+        assert set(learner.model.sharing) == {learner.model}
 
 
 def test_a_shared_model_learns_from_all_seats():
