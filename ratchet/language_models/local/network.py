@@ -141,14 +141,15 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
             "Models that are adapters need PEFT, not installed here. Install it with"
             " `pip install 'ratchet-experiments[finetune]'`."
         ) from error
-    merges = model.dtype.itemsize != 2
+    merges = True
     with PRETRAINED_LOCK, torch.random.fork_rng():  # new layers draw their initial weights
         for number, adapter in enumerate(adapters):
             try:
                 with without_peft_warnings():
                     adapted = PeftModel.from_pretrained(model, str(adapter), f"{_BELOW}{number}")
                 if number == 0:
-                    merges |= any(isinstance(part, ParamWrapper) for part in adapted.modules())
+                    has_experts = any(isinstance(part, ParamWrapper) for part in adapted.modules())
+                    merges = has_experts or adapted.dtype.itemsize != 2
                 model = adapted.merge_and_unload() if merges else adapted.get_base_model()
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
