@@ -13,6 +13,15 @@ from flows.cli.command import RatchetCommand
 from flows.process.messages import print_plain
 from ratchet.lazy import require_packages
 
+LoraRank = Annotated[int, typer.Option(help="Rank of LoRA adapters; 0: train all weights.")]
+LoraAlpha = Annotated[
+    int | None, typer.Option(help="LoRA scale times rank (default: twice the rank).")
+]
+LoraDropout = Annotated[float, typer.Option(help="Dropout of LoRA inputs.")]
+KeepCheckpoints = Annotated[
+    int | None, typer.Option(help="Number of last epochs whose models are kept (default: all).")
+]
+
 llm = typer.Typer(no_args_is_help=True, help="Serve language models from this machine.")
 
 
@@ -35,14 +44,9 @@ def serve(
         str | None, typer.Option(help="Id of the model for clients, such as org/model.")
     ] = None,
     engine: Annotated[str, typer.Option(help="torch, or module:Class.")] = "torch",
-    lora_rank: Annotated[
-        int, typer.Option(help="Rank of LoRA adapters; 0: train all weights.")
-    ] = 0,
-    lora_alpha: Annotated[
-        int | None,
-        typer.Option(help="LoRA scale times rank (default: twice the rank)."),
-    ] = None,
-    lora_dropout: Annotated[float, typer.Option(help="Dropout of LoRA inputs.")] = 0.0,
+    lora_rank: LoraRank = 0,
+    lora_alpha: LoraAlpha = None,
+    lora_dropout: LoraDropout = 0.0,
     micro_batch_size: Annotated[
         int | None,
         typer.Option(help="Number of examples of a batch in memory at the same time."),
@@ -50,9 +54,7 @@ def serve(
     supervised_weight: Annotated[
         float | None, typer.Option(help="Weight of supervision beside DPO (default: by model).")
     ] = None,
-    keep_checkpoints: Annotated[
-        int | None, typer.Option(help="Number of last epochs whose models are kept (default: all).")
-    ] = None,
+    keep_checkpoints: KeepCheckpoints = None,
     keep_days: Annotated[
         float | None,
         typer.Option(help="Delete models and files unused for N days unless a run needs them."),

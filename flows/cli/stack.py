@@ -21,6 +21,15 @@ from ratchet.errors import ParameterError
 
 Home = Annotated[str, typer.Option(help="Ratchet's home folder.")]
 Port = Annotated[int, typer.Option(help="Preferred port; 0: any free one.", min=0, max=65535)]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE|a.b=value",
+        help="Experiment files to deploy (default: all deployments of the Prefect file), and"
+        " overrides.",
+        autocompletion=experiment_files,
+    ),
+]
 _DEFAULT_HOME = ".ratchet"
 
 
@@ -49,15 +58,7 @@ def down(home: Home = _DEFAULT_HOME) -> None:
 
 
 def deploy(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE|a.b=value",
-            help="Experiment files to deploy (default: all deployments of the Prefect file), and"
-            " overrides.",
-            autocompletion=experiment_files,
-        ),
-    ] = None,
+    files: Files = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the deployment (default: the file's).")
     ] = None,

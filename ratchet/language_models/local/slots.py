@@ -194,9 +194,8 @@ class SlotCache:
             stream = self._capture_stream
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._run(
-                    num_rows, num_columns
-                )  # handles and workspaces; the graph repeats its writes
+                # creates handles and workspaces; the graph repeats its writes
+                self._run(num_rows, num_columns)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(
