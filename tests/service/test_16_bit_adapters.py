@@ -199,3 +199,13 @@ def test_exports_keep_the_type_of_each_weight(experts, monkeypatch):
     assert {n: t.dtype for n, t in before.items()} == {n: t.dtype for n, t in after.items()}
     (bias,) = (n for n, t in before.items() if t.dtype == torch.float32)
     assert torch.equal(before[bias], after[bias])
+
+
+def test_jobs_that_train_all_weights_keep_the_type_of_each(base, experts, monkeypatch, tmp_path):
+    monkeypatch.setattr(trained_model, "ModelFiles", lambda _: ModelFiles(base))
+    folder, _ = experts
+    trainable(folder, lora=Lora()).save(tmp_path / "trained")
+    before, after = (load_file(weights_of(each)) for each in (folder, tmp_path / "trained"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert {t.dtype for t in after.values()} == {torch.bfloat16, torch.float32}

@@ -54,8 +54,8 @@ class HuggingFaceLanguageModel(LanguageModel):
         The base model of an adapter; None if all weights are trained.
     adapted
         False to use an adapted model without its adapter.
-    saved_dtype
-        The type in which a full model is saved; None for that of its weights.
+    saved_dtypes
+        The types in which a full model's weights are saved, by name; None for those that they have.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         *,
         base: AdapterBase | None = None,
         adapted: bool = True,
-        saved_dtype: torch.dtype | None = None,
+        saved_dtypes: Mapping[str, torch.dtype] | None = None,
     ) -> None:
         full_model = network if base is None else network.get_base_model()
         super().__init__(
@@ -83,7 +83,7 @@ class HuggingFaceLanguageModel(LanguageModel):
         self._whole = full_model
         self._base = base
         self._adapted = adapted
-        self._saved_dtype = saved_dtype
+        self._saved_dtypes = saved_dtypes
         self._is_autocast = False
         self._recomputed: list[torch.nn.Module] = []
         self.uses_slots = device.type == "cuda"
@@ -353,10 +353,11 @@ class HuggingFaceLanguageModel(LanguageModel):
         """Save in Hugging Face's layout; an adapter in PEFT's."""
         if self._base is None:
             weights = None
-            if self._saved_dtype is not None:
+            if self._saved_dtypes is not None:
                 tensors = self._network.state_dict()
                 keys = {name: (t.data_ptr(), t.shape) for name, t in tensors.items()}
-                rounded = {keys[name]: t.to(self._saved_dtype) for name, t in tensors.items()}
+                types = self._saved_dtypes
+                rounded = {keys[name]: t.to(types[name]) for name, t in tensors.items()}
                 weights = {name: rounded[key] for name, key in keys.items()}  # tied ones once
             self._network.save_pretrained(folder, state_dict=weights)
             self._files.write(folder)

@@ -77,7 +77,7 @@ class TrainedModel:
 
         files, device = ModelFiles(folder), best_device()
         network = read_network(folder, "auto")
-        stored_dtype = network.dtype
+        dtypes = {name: tensor.dtype for name, tensor in network.state_dict().items()}
         self.size = int(network.num_parameters())
         saves_memory = saves_memory and device.type == "cuda"
         if self._base is None or not saves_memory:
@@ -85,7 +85,7 @@ class TrainedModel:
         network = with_adapters(network, adapters)
         if self._base is None:
             network.requires_grad_(True)
-            model = HuggingFaceLanguageModel(files, network, device, saved_dtype=stored_dtype)
+            model = HuggingFaceLanguageModel(files, network, device, saved_dtypes=dtypes)
         else:
             model = HuggingFaceLanguageModel.with_new_adapter(
                 files,

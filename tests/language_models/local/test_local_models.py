@@ -292,7 +292,10 @@ def test_a_tied_head_is_saved_once_in_half_precision(folder, tmp_path, is_tied):
     )
     network = Qwen2ForCausalLM(config)
     model = HuggingFaceLanguageModel(
-        ModelFiles(folder), network, torch.device("cpu"), saved_dtype=torch.bfloat16
+        ModelFiles(folder),
+        network,
+        torch.device("cpu"),
+        saved_dtypes=dict.fromkeys(network.state_dict(), torch.bfloat16),
     )
     model.save(tmp_path / "saved")
     (tmp_path / "saved" / "config.json").write_text(config.to_json_string())
