@@ -31,6 +31,7 @@ from ratchet.language_models.local.model import LanguageModel
 from ratchet.rollouts.dataset import DataOrder
 from ratchet.scenarios.language_task.instance import SampledModel
 from ratchet.scenarios.registry import build_scenario_instance
+from tasks.stages.driver import exclude_imports_from_collection
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
 
@@ -79,7 +80,8 @@ def exact_match(trainer: LanguageTrainer, model: LanguageModel) -> float:
 
 
 def train_here(trainer: LanguageTrainer, folder: Path) -> Trained:
-    """Train with Ratchet, one iteration at a time."""
+    """Train with Ratchet, one iteration at a time, with the garbage collector as in a run."""
+    exclude_imports_from_collection()
     begin, ends = time.process_time(), []
     for step in range(trainer.num_train_iterations):
         trainer.run_iterations(step, step + 1)
