@@ -13,8 +13,8 @@ from flows.cli.run import ExperimentPath, Overrides
 from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
-    from flows.planning.disk import DiskEstimate
     from flows.planning.plan import PlannedStage
+    from flows.planning.space import DiskEstimate
     from ratchet.language_models.estimates import StageEstimate
 
 _CALLS = ("calls", "tokens", "cost")
@@ -38,9 +38,9 @@ def plan(
     stored states give their size. Problems that would prevent the run on this machine are errors,
     suspicious parameters are warnings.
     """
-    from flows.planning.disk import estimate_disk
     from flows.planning.plan import check_plan, describe_rounds, remaining
     from flows.planning.plan import plan as plan_stages
+    from flows.planning.space import estimate_disk, memory_warnings
     from flows.runs.changed_defaults import stages_with_old_defaults
     from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.removed_states import check_states
@@ -58,6 +58,8 @@ def plan(
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
     _show_disk(estimate_disk(experiment))
+    for text in memory_warnings(experiment):
+        print_warning(text)
     for stored in stages_with_old_defaults(experiment, experiment.named):
         print_warning(str(stored))
     for text in unseen_inputs(experiment, (stage.key for stage in stages if stage.hit)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.planning.disk import estimate_disk
+from flows.planning.space import estimate_disk, memory_warnings
 from flows.process.tracking_uri import choose_mirrors, export_mlflow_credentials
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
@@ -121,7 +121,8 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
         if any(isinstance(each, LanguageArmKeys) for each in keys):  # their states are large
             disk = estimate_disk(experiment)
-            recorder.note(WARNING, [] if disk is None else disk.warnings)
+            warnings = [] if disk is None else disk.warnings
+            recorder.note(WARNING, [*warnings, *memory_warnings(experiment)])
             recorder.note(WARNING, untested_states(store, settings, keys))
             recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished
     recorder.on_metrics = reports

@@ -66,6 +66,11 @@ _LESS_MEMORY = (
     " rl.minibatch_size, the agents' widths (agents.NAME.d_…), the number of datapoints, for images"
     " settings.pretrained_embeddings_batch_size; or use a machine with more memory."
 )
+_LESS_MEMORY_FOR_TEXT = (
+    "Set language.micro_batch_size, settings.recompute_activations=true or"
+    " agents.NAME.precision=bfloat16, limit agents.NAME.max_tokens, train an adapter"
+    " (agents.NAME.lora.rank); or use a machine with more memory."
+)
 
 
 def could_succeed(error: Exception) -> bool:
@@ -92,9 +97,8 @@ def explained(call: StageCall) -> Iterator[None]:
         if isinstance(error, RatchetError) or not _is_out_of_memory(error):
             raise
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise OutOfMemoryError(f"{call.label}: out of memory ({first_line}). {_LESS_MEMORY}") from (
-            error
-        )
+        advice = _LESS_MEMORY_FOR_TEXT if "language_task" in call.parameters else _LESS_MEMORY
+        raise OutOfMemoryError(f"{call.label}: out of memory ({first_line}). {advice}") from error
     except (*_DETERMINISTIC, RolloutError, TaskCodeError) as error:
         location = custom_code_location(error)
         if location is None or could_succeed(error):

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.planning import disk
-from flows.planning.disk import estimate_disk
+from flows.planning import space
 from flows.planning.estimates import TokenUpperBound
 from flows.planning.plan import plan_experiment
+from flows.planning.space import estimate_disk
 from flows.runs.resolve import resolve
 from flows.runs.without_prefect import run_without_prefect
 from ratchet import ExperimentSettings
@@ -137,6 +137,25 @@ def test_the_disk_space_of_states_is_estimated(tmp_path, model, agent, size):
     assert estimate_disk(resolve(params, settings)) is None
 
 
+@pytest.mark.parametrize(
+    ("agent", "bytes_of_memory"),
+    [
+        ({}, 16 * WEIGHTS),
+        ({"precision": "bfloat16"}, 18 * WEIGHTS),
+        ({"precision": "bfloat16", "lora": {"rank": 16}}, 16 * ADAPTED + 2 * WEIGHTS),
+        ({"lora": {"rank": 16}}, 16 * ADAPTED + 4 * WEIGHTS),
+    ],
+)
+def test_too_little_memory_is_warned_of(tmp_path, model, agent, bytes_of_memory, monkeypatch):
+    params = model.replace({f"agents._default.{name}": each for name, each in agent.items()})
+    settings = ExperimentSettings(home=str(tmp_path), base_dir=str(tmp_path), tracking=False)
+    experiment = resolve(params, settings)
+    for total, warnings in ((bytes_of_memory, 0), (bytes_of_memory - 1, 1)):
+        machine = SimpleNamespace(total=total)
+        monkeypatch.setattr(space.psutil, "virtual_memory", lambda machine=machine: machine)
+        assert len(space.memory_warnings(experiment)) == warnings
+
+
 def test_plan_shows_the_disk_space_and_warns(tmp_path, model, monkeypatch):
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(model.to_saved_dict()))
@@ -146,6 +165,10 @@ def test_plan_shows_the_disk_space_and_warns(tmp_path, model, monkeypatch):
     (row,) = table["rows"]
     assert row["required"] == row["num_states"] * row["state_bytes"] > 0
     assert not any("settings.state_retention" in text for text in shown["warnings"])
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     shown = json.loads(CliRunner().invoke(app, arguments).stdout)
     assert any("settings.state_retention" in text for text in shown["warnings"])
+    assert not any("of memory" in text for text in shown["warnings"])
+    monkeypatch.setattr(space.psutil, "virtual_memory", lambda: SimpleNamespace(total=10**6))
+    shown = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert any("at least 0.00" in text and "of memory" in text for text in shown["warnings"])

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.planning.disk import DiskEstimate
+from flows.planning.space import DiskEstimate
 from flows.runs import setup
 from flows.runs.derived_runs import fork_experiment, resolve_fork
 from flows.runs.import_run import import_run

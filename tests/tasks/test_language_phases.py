@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.planning.disk import estimate_disk
 from flows.planning.estimates import token_upper_bound
+from flows.planning.space import estimate_disk
 from flows.runs.removed_states import check_state, removable_states
 from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from prefect.states import Failed
 
 from ratchet.errors import (
     CustomCodeError,
+    OutOfMemoryError,
     ParameterError,
     PromptTooLongError,
     RatchetError,
@@ -31,12 +33,28 @@ from ratchet.tracking.stage_kinds import TRAIN
 from tasks.stages.calls import StageCall, StageOutcome
 from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.driver import attempt_stage, execute_stage
+from tasks.stages.failures import could_succeed, explained
 from tasks.stages.prefect_tasks import _is_worth_a_retry
 from tasks.stages.session import BaseSession
 
 
 def call() -> StageCall:
     return StageCall("main", TRAIN, {}, {}, Fingerprint("f" * 64, {}), iteration=10)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "advice"),
+    [({}, "rl.frames_per_batch"), ({"language_task": {}}, "language.micro_batch_size")],
+)
+def test_advice_for_too_little_memory_depends_on_what_is_trained(
+    parameters: dict[str, Any], advice: str
+) -> None:
+    error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has …")
+    stage = replace(call(), parameters=parameters)
+    with pytest.raises(OutOfMemoryError, match=advice) as raised, explained(stage):
+        raise error
+    assert "GPU 0" not in str(raised.value)
+    assert not could_succeed(raised.value)
 
 
 def wrapped(cause: Exception) -> RolloutError:

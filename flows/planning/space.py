@@ -1,13 +1,16 @@
-"""Estimate of the disk space that a run's states need, before any stage runs."""
+"""Estimates of the disk space and memory that a run needs, before any stage runs."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from flows.runs.removed_states import removable_states
 from ratchet.errors import DataError
@@ -78,7 +81,7 @@ def estimate_disk(experiment: ResolvedExperiment) -> DiskEstimate | None:
         states = {call.iteration: call.key for call in calls if call.kind.state == "trained"}
         stored = {key: store.peek(key, allow_stale=True) for key in states.values()}
         sizes = [sum(e.size for e in each.files.values()) for each in stored.values() if each]
-        size = max(sizes) if sizes else _state_bytes(keys)
+        size = max(sizes) if sizes else sum(each.state_bytes for each in _trained_models(keys))
         removable = {states[i] for i in removable_states(keys, states, experiment.settings)}
         of_phases = {call.key for call in calls if call.kind == PHASE_STATE}
         stored |= {key: store.peek(key, allow_stale=True) for key in of_phases}
@@ -97,39 +100,88 @@ def estimate_disk(experiment: ResolvedExperiment) -> DiskEstimate | None:
     )
 
 
-def _state_bytes(keys: AnyKeys) -> int:
-    """Return the bytes of a language model's weights, moments and masters; 0 if unknown."""
+def memory_warnings(experiment: ResolvedExperiment) -> list[str]:
+    """Return a warning for each set of local models that this machine's memory is too small for.
+
+    Only of runs on a CPU: trainers check a GPU's memory themselves.
+    """
+    if experiment.settings.device != "cpu":
+        return []
+    machine = psutil.virtual_memory().total
+    required = (
+        sum(model.memory_bytes for model in _trained_models(keys))
+        for keys in experiment.keys
+        if isinstance(keys, TrainedKeys) and not keys.trainer_class.traits.is_remote
+    )
+    return [
+        f"Training takes at least {size / _GB:,.3g} GB of memory for weights, gradients and the"
+        f" optimizer's moments, but this machine has {machine / _GB:,.3g} GB. Train an adapter"
+        " (agents.NAME.lora.rank), set agents.NAME.precision=bfloat16, or choose a smaller model"
+        " or a larger machine."
+        for size in dict.fromkeys(required)
+        if size > machine
+    ]
+
+
+@dataclass(frozen=True)
+class _TrainedModel:
+    """The number of a model's trained and frozen weights, and the bytes of one."""
+
+    trained: int
+    frozen: int
+    weight_bytes: int
+    is_rounded: bool
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of its weights, moments and masters."""
+        return self.trained * (_MOMENTS + _FLOAT32 + (_BFLOAT16 if self.is_rounded else 0))
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of its state, float32 gradients and frozen weights."""
+        return self.state_bytes + _FLOAT32 * self.trained + self.weight_bytes * self.frozen
+
+
+def _trained_models(keys: AnyKeys) -> list[_TrainedModel]:
+    """Return the sizes of an arm's language models, without those whose size is unknown."""
     if not isinstance(keys, LanguageArmKeys):
-        return 0
+        return []
     agents = playing_agents(keys.hyper_params, keys.base_path)
-    models = shared_models(agents)
-    first = {model: agents[name] for name, model in models.items()}
-    return sum(_model_bytes(keys, agent) for agent in first.values())
+    first = {model: agents[name] for name, model in shared_models(agents).items()}
+    sizes = (_trained_model(keys, agent) for agent in first.values())
+    return [size for size in sizes if size is not None]
 
 
-def _model_bytes(keys: LanguageArmKeys, agent: LanguageAgentParameters) -> int:
+def _trained_model(keys: LanguageArmKeys, agent: LanguageAgentParameters) -> _TrainedModel | None:
     if agent.model == SMALL:  # a new model of unknown vocabulary
-        return 0
+        return None
     try:
-        count = _count_trained(find_model(agent.model, keys.base_path or Path()), agent)
+        shapes = _read_shapes(find_model(agent.model, keys.base_path or Path()))
     except DataError:  # reported by the run
-        return 0
-    is_rounded = agent.precision == "bfloat16" and agent.lora.rank is None
-    return count * (_MOMENTS + _FLOAT32 + (_BFLOAT16 if is_rounded else 0))
+        return None
+    count = sum(math.prod(shape) for shape in shapes.values())
+    weight_bytes = _BFLOAT16 if agent.precision == "bfloat16" else _FLOAT32
+    if agent.lora.rank is None:
+        return _TrainedModel(count, 0, weight_bytes, agent.precision == "bfloat16")
+    adapter = agent.lora.rank * _adapted_sides(shapes, agent.lora.target_modules)
+    return _TrainedModel(adapter, count, weight_bytes, is_rounded=False)
 
 
-def _count_trained(model: Path, agent: LanguageAgentParameters) -> int:
-    """Count the weights of a model's files, or of the adapter that is trained instead."""
+def _read_shapes(model: Path) -> dict[str, list[int]]:
+    """Return the shapes of the weights in a model's files."""
     shapes: dict[str, list[int]] = {}
     for file in model.glob("*.safetensors"):
         with file.open("rb") as opened:
             header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
         shapes |= {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
-    rank, targets = agent.lora.rank, agent.lora.target_modules
-    if rank is None:
-        return sum(math.prod(shape) for shape in shapes.values())
+    return shapes
+
+
+def _adapted_sides(shapes: Mapping[str, list[int]], targets: Sequence[str] | None) -> int:
+    """Return the sum of the sides of the matrices that an adapter changes."""
     matrices = [(name.split(".")[-2:][0], each) for name, each in shapes.items() if len(each) == 2]
-    return rank * sum(
+    return sum(
         sum(shape)
         for layer, shape in matrices
         if (layer in targets if targets else layer not in _NOT_ADAPTED)
