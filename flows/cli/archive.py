@@ -1,4 +1,4 @@
-"""``ratchet export`` and ``import``: a run as one file, for use on different machines."""
+"""``ratchet export``, ``import`` and ``save-model``: runs and their models on other machines."""
 
 from __future__ import annotations
 
@@ -75,3 +75,33 @@ def import_(
     if done.has_code:
         print_plain(f"The archive's code is executed to compute stages: {done.folder.path}/code")
     print_plain(f"Recompute a stage and compare: ratchet verify {run_id}")
+
+
+def save_models(
+    run: RunName,
+    folder: Annotated[
+        Path | None, typer.Argument(help="New folder to write (default: RUN-models).")
+    ] = None,
+    arm: Annotated[str, typer.Option("--arm", help="Arm whose models are written.")] = "main",
+    iteration: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Iterations that led to the state (default: all)."),
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Merge adapters into their base models.")
+    ] = False,
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Write a run's trained language models in Hugging Face's layout."""
+    from flows.process.environment import prepare_environment
+    from flows.runs.resolve import resolve_run
+    from flows.runs.saved_models import save_models
+    from ratchet.errors import ParameterError
+
+    experiment = resolve_run(run, None, runs)
+    prepare_environment(experiment.settings.home, experiment.settings.num_threads)
+    target = (folder or Path(f"{experiment.run_id}-models")).resolve()
+    if target.exists():
+        raise ParameterError(f"save-model: {target} already exists. Choose another folder.")
+    for model in save_models(experiment, target, arm, iteration, merges=merge):
+        print_plain(str(model))

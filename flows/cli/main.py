@@ -215,6 +215,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "restore": verification.restore,
         "export": archive.export,
         "import": archive.import_,
+        "save-model": archive.save_models,
         "sync": runs.sync,
         "gc": garbage_collection.gc,
     },
