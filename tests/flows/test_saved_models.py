@@ -76,6 +76,7 @@ def test_adapters_and_merged_models_are_those_of_the_state(tmp_path, finished):
     }
     assert not torch.allclose(adapted["last"], adapted["first"])
     assert not torch.allclose(adapted["first"], logits(base()))
+    assert not (tmp_path / "merged" / "agent" / "adapter_config.json").exists()
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged" / "agent")
     torch.testing.assert_close(logits(merged), adapted["last"])
     folder = find_run(tmp_path / "runs", finished)
