@@ -85,7 +85,7 @@ class Batcher:
         self._loaded_max = loaded_max
         self._waiting: deque[_Waiting] = deque()
         self._to_unload: list[str] = []
-        self._loaded: OrderedDict[str, None] = OrderedDict()
+        self._loaded: OrderedDict[str, StoredModel] = OrderedDict()
         self._changed = threading.Condition()
         self._running: list[_Waiting] = []
         self._stopped = False
@@ -311,11 +311,12 @@ class Batcher:
         if not model.exists:  # deleted while the request waited
             raise ModelUnavailableError(f"There is no model {model.id!r} here.")
         while self._loaded and (
-            len(self._loaded) >= self._loaded_max or not has_room(model.weight_bytes)
+            len(self._loaded) >= self._loaded_max
+            or not has_room(model.bytes_to_load(self._loaded.values()))
         ):
             self._unload(engine, next(iter(self._loaded)))
         engine.load(model.id, model.complete_folder, model.adapters)
-        self._loaded[model.id] = None
+        self._loaded[model.id] = model
 
     def _unload(self, engine: Engine, model_id: str) -> None:
         if model_id in self._loaded:

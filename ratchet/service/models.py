@@ -9,11 +9,15 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.language_models.local.adapters import AdapterBase, weights_print
+from ratchet.language_models.local.adapters import (
+    AdapterBase,
+    leave_weights_unchanged,
+    weights_print,
+)
 from ratchet.service.api.errors import ApiError, not_found
 from ratchet.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.service.database import UNFINISHED, Database, record_deleted
@@ -54,7 +58,19 @@ class StoredModel:
     @property
     def weight_bytes(self) -> int:
         """Size of the complete model's weights."""
-        return sum(file.stat().st_size for file in self.complete_folder.glob("*.safetensors"))
+        return _weight_bytes(self.complete_folder)
+
+    def bytes_to_load(self, loaded: Iterable[StoredModel]) -> int:
+        """Return the size of the weights that are not in memory with the loaded models."""
+        if any(self._shares_weights(model) for model in loaded):
+            return sum(map(_weight_bytes, self.adapters))
+        return self.weight_bytes
+
+    def _shares_weights(self, other: StoredModel) -> bool:
+        folder = self.complete_folder
+        return folder == other.complete_folder and all(
+            leave_weights_unchanged(folder, model.adapters) for model in (self, other)
+        )
 
     @property
     def exists(self) -> bool:
@@ -319,3 +335,7 @@ def _below(database: Database, folder: Path, model_id: str, model_folder: Path) 
         code="base_model_changed",
         param="model",
     )
+
+
+def _weight_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))

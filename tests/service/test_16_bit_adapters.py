@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import shutil
 
 import pytest
 import torch
@@ -87,6 +89,10 @@ def chain(base, tmp_path):
 def test_small_changes_of_16_bit_models_are_served(base, chain, monkeypatch, kind):
     if kind == "large":
         monkeypatch.setattr(loading, "LARGEST_PLAIN_MODEL", 0)
+        # the type of shared weights is changed below
+        monkeypatch.setattr(
+            network, "read_shared_network", lambda folder, **_: read_network(folder, "auto")
+        )
     if kind == "plain":
         monkeypatch.setattr(loading, "plain_shape", plain_shape)
     before = load_frozen_model(base)
@@ -100,6 +106,40 @@ def test_small_changes_of_16_bit_models_are_served(base, chain, monkeypatch, kin
             before._network.double()
             served._network.double()
         assert gain(served, before) == pytest.approx(expected, rel=1e-4)
+
+
+def test_models_of_one_base_share_its_weights(base, chain, monkeypatch):
+    monkeypatch.setattr(loading, "LARGEST_PLAIN_MODEL", 0)
+
+    def load_all():
+        return [load_frozen_model(base, adapters) for adapters in ((), chain[:1], chain)]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            network, "read_shared_network", lambda folder, **_: read_network(folder, "auto")
+        )
+        expected = [log_probs(model) for model in load_all()]
+    models = load_all()
+    whole = {id(weight) for weight in models[0].all_parameters()}
+    for model, scores in zip(models, expected, strict=True):
+        assert torch.equal(log_probs(model), scores)
+        assert whole <= {id(weight) for weight in model.all_parameters()}
+    assert len(network._SHARED) == 1
+    del models[:2], model
+    gc.collect()
+    assert torch.equal(log_probs(models[0]), expected[2])
+    models.clear()
+    gc.collect()
+    assert not network._SHARED, "the last model frees them"
+
+
+def test_changed_weights_are_not_shared(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "LARGEST_PLAIN_MODEL", 0)
+    folder = shutil.copytree(base, tmp_path / "m")
+    first = load_frozen_model(folder)
+    weights = {name: tensor + 1 for name, tensor in load_file(weights_of(folder)).items()}
+    save_file(weights, weights_of(folder), metadata={"format": "pt"})
+    assert not torch.equal(log_probs(load_frozen_model(folder)), log_probs(first))
 
 
 def test_a_new_adapter_is_trained_on_what_is_served(base, chain, monkeypatch):

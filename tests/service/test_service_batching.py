@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +64,7 @@ def _request(model, seed):
 
 @pytest.fixture
 def models(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
     return [StoredModel(name, Path(tmp_path), name) for name in "abcd"]
 
 
@@ -155,6 +157,33 @@ def test_models_are_unloaded_until_the_next_has_room(
         _ask(batcher, engine, [(models[name], 1)])
     moves = [call for call in engine.calls if call[0] in ("load", "unload")]
     assert moves == [("load", "a"), ("unload", "a"), ("load", "b")]
+
+
+def test_an_adapter_needs_room_for_itself_if_its_base_is_in_memory(tmp_path):
+    for name, config in {
+        "whole": {"dtype": "bfloat16"},
+        "float32": {"dtype": "float32"},
+        "adapter": {},
+        "experts": {"target_parameters": ["mlp.experts"]},
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        is_adapter = name in ("adapter", "experts")
+        (folder / "model.safetensors").write_bytes(bytes(7 if is_adapter else 100))
+        for file in ("config.json", "adapter_config.json"):
+            (folder / file).write_text(json.dumps(config))
+
+    def model(name, *below):
+        return StoredModel(name, tmp_path / name, "", tuple(tmp_path / each for each in below))
+
+    adapter, whole = model("adapter", "whole"), model("whole")
+    assert adapter.bytes_to_load([]) == whole.bytes_to_load([model("float32")]) == 100
+    assert adapter.bytes_to_load([whole]) == 7
+    assert model("adapter", "whole", "adapter").bytes_to_load([model("float32"), adapter]) == 14
+    assert whole.bytes_to_load([adapter]) == 0
+    assert adapter.bytes_to_load([model("experts", "whole")]) == 100
+    assert model("experts", "whole").bytes_to_load([whole]) == 100
+    assert model("adapter", "float32").bytes_to_load([model("float32")]) == 100
 
 
 @pytest.mark.parametrize("gpu", [False, True])

@@ -150,7 +150,7 @@ class TorchEngine:
         return self._max_batch_size
 
     def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
-        """Prepare a model for ``generate``; two adapters of one base share no memory."""
+        """Prepare a model for ``generate``; adapters of one 16-bit base share its weights."""
         self._loaded[model_id] = _Loaded(load_frozen_model(folder, adapters))
 
     def unload(self, model_id: str) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +85,17 @@ def weights_print(folder: Path) -> str:
                 file.seek(start)
                 digest.update(file.read(_PIECE_BYTES))
     return digest.hexdigest()
+
+
+def leave_weights_unchanged(folder: Path, adapters: Sequence[Path]) -> bool:
+    """Return whether a model's adapters are added to its layers' outputs, not to its weights.
+
+    Adding small changes to 16-bit weights would round them away; only those of experts are added.
+    """
+    config = read_json(folder / "config.json")
+    configs = (read_json(adapter / ADAPTER_CONFIG_FILE) for adapter in adapters)
+    is_16_bit = config.get("dtype", config.get("torch_dtype")) in ("bfloat16", "float16")
+    return is_16_bit and not any(each.get("target_parameters") for each in configs)
 
 
 def peft_config(lora: Lora) -> LoraConfig:

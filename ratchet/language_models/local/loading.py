@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.adapters import AdapterBase, weights_print
+from ratchet.language_models.local.adapters import (
+    AdapterBase,
+    leave_weights_unchanged,
+    weights_print,
+)
 from ratchet.language_models.local.model import GenerationCache, Head, LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.local.model_locations import find_model
@@ -226,7 +230,8 @@ def load_frozen_model(folder: Path, adapters: Sequence[Path] = ()) -> LanguageMo
     """Load a complete model to sample from, on a GPU if available.
 
     A small one in float64, so that batching changes no token. A large one keeps its stored type:
-    the last bits of its logits, and at times a token, depend on the batch.
+    the last bits of its logits, and at times a token, depend on the batch. Large 16-bit models of
+    one folder share its weights.
 
     Parameters
     ----------
@@ -239,9 +244,16 @@ def load_frozen_model(folder: Path, adapters: Sequence[Path] = ()) -> LanguageMo
         model.llama.double().requires_grad_(False)
         return model
     from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
-    from ratchet.language_models.local.network import read_network, with_adapters
+    from ratchet.language_models.local.network import (
+        read_network,
+        read_shared_network,
+        with_adapters,
+    )
 
-    network = read_network(folder, "auto")
+    if leave_weights_unchanged(folder, adapters):
+        network = read_shared_network(folder, larger_than=LARGEST_PLAIN_MODEL)
+    else:
+        network = read_network(folder, "auto")
     is_small = network.num_parameters() <= LARGEST_PLAIN_MODEL
     network = with_adapters(network, adapters).requires_grad_(False)
     if is_small:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.local.adapters import without_peft_warnings
+from ratchet.language_models.local.adapters import weights_print, without_peft_warnings
 from ratchet.language_models.local.model_files import copy_configuration
 from ratchet.lazy import PRETRAINED_LOCK
 from ratchet.models.folders import WEIGHTS_FILE, read_weights
@@ -22,6 +24,8 @@ from ratchet.models.llama_shape import plain_shape
 from ratchet.models.low_rank import LowRankChange
 
 _BELOW = "below"  # names of frozen adapters start with it
+_SHARED: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
+"""Unadapted models whose weights are in use, by folder and digest."""
 
 
 class HuggingFaceCache:
@@ -80,6 +84,24 @@ def read_network(folder: Path, dtype: str) -> Any:  # noqa: ANN401 -- PreTrained
             )
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
+
+
+def read_shared_network(folder: Path, *, larger_than: int) -> Any:  # noqa: ANN401 -- PreTrainedModel
+    """Load a model as stored; its weights are those of the folder's model in memory, if any.
+
+    They must not be changed, except by moving all of them to a device. Models with at most
+    ``larger_than`` weights share none.
+    """
+    key = str(folder.resolve()), weights_print(folder)
+    whole = _SHARED.get(key)
+    if whole is None:
+        whole = read_network(folder, "auto")
+        if whole.num_parameters() <= larger_than:
+            return whole
+        _SHARED[key] = whole
+    copied = copy.deepcopy(whole, {id(weight): weight for weight in whole.parameters()})
+    object.__setattr__(copied, "shares_with", whole)  # not as a part of the network
+    return copied
 
 
 def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa: ANN401 -- PreTrainedModel
