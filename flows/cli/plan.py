@@ -57,9 +57,11 @@ def plan(
     records = [asdict(stage) for stage in stages]
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
-    _show_disk(estimate_disk(experiment))
-    for text in memory_warnings(experiment):
-        print_warning(text)
+    disk = estimate_disk(experiment)
+    if disk is not None:
+        _show_disk(disk)
+        for text in (*disk.warnings, *memory_warnings(experiment)):
+            print_warning(text)
     for stored in stages_with_old_defaults(experiment, experiment.named):
         print_warning(str(stored))
     for text in unseen_inputs(experiment, (stage.key for stage in stages if stage.hit)):
@@ -83,15 +85,11 @@ def plan(
         print_plain(risk)
 
 
-def _show_disk(disk: DiskEstimate | None) -> None:
-    if disk is None:
-        return
+def _show_disk(disk: DiskEstimate) -> None:
     columns = ("states", "size of each", "in total", "free", "location")
     sizes = (write_size(size) for size in (disk.state_bytes, disk.required, disk.free))
     rows = [(str(disk.num_states), *sizes, disk.location)]
     print_table("Disk space for states to compute", columns, rows, [asdict(disk)])
-    for text in disk.warnings:
-        print_warning(text)
 
 
 def _table(

@@ -109,24 +109,32 @@ def memory_warnings(experiment: ResolvedExperiment) -> list[str]:
         return []
     machine = psutil.virtual_memory().total
     required = (
-        sum(model.memory_bytes for model in _trained_models(keys))
+        _memory_bytes(_trained_models(keys))
         for keys in experiment.keys
         if isinstance(keys, TrainedKeys) and not keys.trainer_class.traits.is_remote
     )
     return [
         f"Training takes at least {size / _GB:,.3g} GB of memory for weights, gradients and the"
         f" optimizer's moments, but this machine has {machine / _GB:,.3g} GB. Train an adapter"
-        " (agents.NAME.lora.rank), set agents.NAME.precision=bfloat16, or choose a smaller model"
-        " or a larger machine."
+        " (agents.NAME.lora.rank) of a bfloat16 model (agents.NAME.precision), or choose a smaller"
+        " model or a larger machine."
         for size in dict.fromkeys(required)
         if size > machine
     ]
 
 
+def _memory_bytes(models: Sequence[_TrainedModel]) -> int:
+    """Return the bytes of states, float32 gradients and frozen weights, which adapters share."""
+    frozen = {(each.folder, each.weight_bytes): each.frozen for each in models}
+    learning = sum(each.state_bytes + _FLOAT32 * each.trained for each in models)
+    return learning + sum(count * weight_bytes for (_, weight_bytes), count in frozen.items())
+
+
 @dataclass(frozen=True)
 class _TrainedModel:
-    """The number of a model's trained and frozen weights, and the bytes of one."""
+    """The number of a model's trained and frozen weights, and the bytes of a frozen one."""
 
+    folder: Path
     trained: int
     frozen: int
     weight_bytes: int
@@ -136,11 +144,6 @@ class _TrainedModel:
     def state_bytes(self) -> int:
         """The bytes of its weights, moments and masters."""
         return self.trained * (_MOMENTS + _FLOAT32 + (_BFLOAT16 if self.is_rounded else 0))
-
-    @property
-    def memory_bytes(self) -> int:
-        """The bytes of its state, float32 gradients and frozen weights."""
-        return self.state_bytes + _FLOAT32 * self.trained + self.weight_bytes * self.frozen
 
 
 def _trained_models(keys: AnyKeys) -> list[_TrainedModel]:
@@ -157,15 +160,16 @@ def _trained_model(keys: LanguageArmKeys, agent: LanguageAgentParameters) -> _Tr
     if agent.model == SMALL:  # a new model of unknown vocabulary
         return None
     try:
-        shapes = _read_shapes(find_model(agent.model, keys.base_path or Path()))
+        folder = find_model(agent.model, keys.base_path or Path())
+        shapes = _read_shapes(folder)
     except DataError:  # reported by the run
         return None
     count = sum(math.prod(shape) for shape in shapes.values())
     weight_bytes = _BFLOAT16 if agent.precision == "bfloat16" else _FLOAT32
     if agent.lora.rank is None:
-        return _TrainedModel(count, 0, weight_bytes, agent.precision == "bfloat16")
+        return _TrainedModel(folder, count, 0, weight_bytes, agent.precision == "bfloat16")
     adapter = agent.lora.rank * _adapted_sides(shapes, agent.lora.target_modules)
-    return _TrainedModel(adapter, count, weight_bytes, is_rounded=False)
+    return _TrainedModel(folder, adapter, count, weight_bytes, is_rounded=False)
 
 
 def _read_shapes(model: Path) -> dict[str, list[int]]:

@@ -121,8 +121,8 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
         if any(isinstance(each, LanguageArmKeys) for each in keys):  # their states are large
             disk = estimate_disk(experiment)
-            warnings = [] if disk is None else disk.warnings
-            recorder.note(WARNING, [*warnings, *memory_warnings(experiment)])
+            if disk is not None:  # otherwise there is nothing to train
+                recorder.note(WARNING, [*disk.warnings, *memory_warnings(experiment)])
             recorder.note(WARNING, untested_states(store, settings, keys))
             recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished
     recorder.on_metrics = reports

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import string
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -154,6 +156,16 @@ def test_too_little_memory_is_warned_of(tmp_path, model, agent, bytes_of_memory,
         machine = SimpleNamespace(total=total)
         monkeypatch.setattr(space.psutil, "virtual_memory", lambda machine=machine: machine)
         assert len(space.memory_warnings(experiment)) == warnings
+
+
+def test_adapters_of_one_base_share_its_memory():
+    first, second = (
+        space._TrainedModel(Path("base"), trained, 1000, 2, is_rounded=False)
+        for trained in (10, 20)
+    )
+    assert space._memory_bytes([first, second]) == 30 * 16 + 1000 * 2
+    other = replace(second, folder=Path("other"))
+    assert space._memory_bytes([first, other]) == 30 * 16 + 2000 * 2
 
 
 def test_plan_shows_the_disk_space_and_warns(tmp_path, model, monkeypatch):

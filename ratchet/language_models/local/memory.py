@@ -82,8 +82,8 @@ def fitting_tokens(
         raise OutOfMemoryError(
             f"out of memory: weights, gradients and the optimizer's moments take"
             f" {stored / 2**30:,.1f} GiB, but the model's part of the device has"
-            f" {memory / 2**30:,.1f}. Train an adapter (agents.NAME.lora.rank), set"
-            " agents.NAME.precision=bfloat16, or use more devices or a larger one."
+            f" {memory / 2**30:,.1f}. Train an adapter (agents.NAME.lora.rank) of a bfloat16 model"
+            " (agents.NAME.precision), or use more devices or a larger one."
         )
     free = (
         (_USABLE - 1 / CACHE_SHARE) * memory
