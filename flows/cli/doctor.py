@@ -78,7 +78,7 @@ def check_experiment(file: str) -> Iterator[Check]:
     from trainers.config_warnings import find_config_warnings
 
     resolved = resolve_file(file)
-    problems = list(find_problems(resolved))
+    problems = find_problems(resolved)
     for problem in problems:
         yield bad(file, str(problem))
     if not problems:

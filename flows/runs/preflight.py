@@ -29,11 +29,21 @@ def check_experiment(experiment: ResolvedExperiment) -> None:
 
     Raises the only problem itself, several as a ParameterError with a line for each.
     """
-    raise_together(list(find_problems(experiment)))
+    raise_together(find_problems(experiment))
 
 
-def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
-    """Yield all problems that prevent an experiment from running here, without side effects."""
+def find_problems(experiment: ResolvedExperiment) -> list[RatchetError]:
+    """Return all problems that prevent an experiment from running here, without side effects."""
+    problems = list(_component_problems(experiment))
+    if not problems:
+        try:
+            _check_new_tasks(experiment)
+        except RatchetError as error:
+            problems.append(error)
+    return problems
+
+
+def _component_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
     base_dir = experiment.settings.base_dir
     folder = None if base_dir is None else Path(base_dir)
     try:
@@ -58,6 +68,22 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
         experiment.store  # noqa: B018 -- created on first access
     except RatchetError as error:
         yield error
+
+
+def _check_new_tasks(experiment: ResolvedExperiment) -> None:
+    """Check files of tasks, unless their data is stored: large ones take seconds to read."""
+    if all(arm.scenario != "language_task" for arm in experiment.arms.values()):
+        return
+    from ratchet.scenarios.language_task.sources.repeated_tasks import check_repeated_tasks
+
+    base_dir = experiment.settings.base_dir
+    new = {
+        keys.hyper_params.dataset
+        for keys in experiment.keys
+        if experiment.store.peek(keys.build_scenario().key, allow_stale=True) is None
+    }
+    for dataset in sorted(new):
+        check_repeated_tasks(dataset, None if base_dir is None else Path(base_dir))
 
 
 def check_devices(experiment: ResolvedExperiment) -> None:
@@ -155,7 +181,3 @@ def _check_components(hyper_params: HyperParameters, base_dir: Path | None) -> N
         scenario.needed_packages(hyper_params),
         f"scenario: {hyper_params.scenario!r} with dataset {hyper_params.dataset!r}",
     )
-    if hyper_params.scenario == "language_task":
-        from ratchet.scenarios.language_task.sources.repeated_tasks import check_repeated_tasks
-
-        check_repeated_tasks(hyper_params.dataset, base_dir)

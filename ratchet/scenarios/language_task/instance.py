@@ -150,13 +150,12 @@ class LanguageTaskInstance(_Instance):
         For the tokenizer of a small model built for them.
         """
         environment = self.train_environment
-        written = environment.source.characters() or "".join(
-            character
-            for each in self.environments.values()
-            for task in each.dataset
-            for text in (*(m.content for m in task.messages), each.source.demonstrate(task))
-            for character in text
-        )
+        written = set(environment.source.characters())
+        if not written:
+            for each in self.environments.values():
+                for task in each.dataset:
+                    texts = [message.content for message in task.messages]
+                    written.update(*texts, each.source.demonstrate(task))
         rules = environment.rules
         return "".join(sorted({*written, *rules.system_prompt, *rules.environment.characters()}))
 

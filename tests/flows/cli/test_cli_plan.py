@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.planning import plan as planning
+from flows.runs.preflight import check_experiment
 from flows.runs.resolve import resolve_file
 from ratchet.language_models.ledger import Charge, Ledger
+from ratchet.scenarios.language_task.sources import repeated_tasks
 
 FILE = str(Path(__file__).parents[3] / "experiments" / "text_demo.yaml")
 PAID = ["agents._default.base_url=null", "agents._default.model_name=gpt-4o-mini-2024-07-18"]
@@ -141,6 +143,26 @@ def test_repeated_prompts_are_named_by_line_and_text(tmp_path: Path) -> None:
     code, output = plan_of_tasks(tmp_path, [*ROWS[:5], "", ROWS[3], *ROWS[5:], ROWS[3]])
     assert code == 2
     assert "questions.jsonl: got repeated tasks (lines 4, 7, 23: 'What is 3+1?')" in output
+
+
+def test_files_of_stored_tasks_are_not_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plan_of_tasks(tmp_path, ROWS)[0] == 0
+    experiment = resolve_file(tmp_path / "own.yaml", ["agents._default.model=small"])
+    checked: list[str] = []
+    monkeypatch.setattr(
+        repeated_tasks, "check_repeated_tasks", lambda dataset, _: checked.append(dataset)
+    )
+    check_experiment(experiment)
+    assert checked == ["questions.jsonl"]
+    key = experiment.keys[0].build_scenario().key
+    peek = experiment.store.peek
+    monkeypatch.setattr(
+        experiment.store, "peek", lambda each, **more: "stored" if each == key else peek(each)
+    )
+    check_experiment(experiment)
+    assert len(checked) == 1
 
 
 def test_tasks_with_different_ids_may_have_one_prompt(tmp_path: Path) -> None:

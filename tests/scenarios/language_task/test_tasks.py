@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ratchet import HyperParameters
 from ratchet.errors import DataError, UnknownNameError
@@ -200,8 +202,16 @@ def test_a_saved_dataset_comes_back_the_same(tmp_path):
     dataset.save(tmp_path)
     loaded = TaskDataset.load(tmp_path)
     assert list(loaded) == TASKS
+    assert (len(loaded), loaded[-1], list(loaded._tasks[1:])) == (2, TASKS[1], TASKS[1:])
     assert loaded == dataset
     assert TaskDataset(TASKS[:1]) != dataset
+
+
+@given(text=st.text(min_size=1))
+def test_the_key_of_a_text_is_that_of_its_message(text):
+    messages = Task("one", (ChatMessage("user", text),))
+    assert Task("one", text).prompt_key == messages.prompt_key
+    assert json.loads(messages.prompt_key) == [{"role": "user", "content": text}]
 
 
 @pytest.mark.parametrize("damage", ["changed", "shortened", "gone", "no JSON"])

@@ -5,7 +5,7 @@ Not a method of the scenario, whose code counts in the keys of stages.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from ratchet.errors import DataError
@@ -25,21 +25,19 @@ def check_repeated_tasks(dataset: str, base_dir: Path | None) -> None:
         return
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         tasks = read_tasks(file)
-        text = file.read_text(encoding="utf-8-sig")
-        numbers = [n for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-        lines: dict[str, list[int]] = defaultdict(list)
-        for number, task in zip(numbers, tasks, strict=True):
-            lines[task.task_id].append(number)
-        prompts = {task.task_id: task.messages[-1].content for task in tasks}
-        repeated = {
-            task_id: line_numbers
-            for task_id, line_numbers in lines.items()
-            if len(line_numbers) > 1
-        }
+        counts = Counter(task.task_id for task in tasks)
+        repeated = [task_id for task_id, count in counts.items() if count > 1]
         if repeated:
+            text = file.read_text(encoding="utf-8-sig")
+            numbers = [n for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+            lines: dict[str, list[int]] = defaultdict(list)
+            prompts: dict[str, str] = {}
+            for number, task in zip(numbers, tasks, strict=True):
+                lines[task.task_id].append(number)
+                prompts[task.task_id] = task.messages[-1].content
             repetitions = [
-                f"lines {', '.join(map(str, line_numbers))}: {_shortened(prompts[task_id])!r}"
-                for task_id, line_numbers in [*repeated.items()][:_SHOWN]
+                f"lines {', '.join(map(str, lines[task_id]))}: {_shortened(prompts[task_id])!r}"
+                for task_id in repeated[:_SHOWN]
             ]
             more = ["…"] if len(repeated) > _SHOWN else []
             raise DataError(
