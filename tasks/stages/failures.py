@@ -101,9 +101,9 @@ def explained(call: StageCall) -> Iterator[None]:
             raise
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         raise CustomCodeError(
-            f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and resume with"
-            " `ratchet resume`, which keeps finished stages; the same command recomputes those that"
-            f" use this code. Raised at\n{location}"
+            f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and resume"
+            " with `ratchet resume`, which keeps finished stages; the same command recomputes those"
+            f" that use this code. Raised at\n{location}"
         ) from error
 
 
