@@ -102,8 +102,8 @@ def explained(call: StageCall) -> Iterator[None]:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         raise CustomCodeError(
             f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and resume"
-            " with `ratchet resume`, which keeps finished stages; the same command recomputes those"
-            f" that use this code. Raised at\n{location}"
+            " the run, which keeps finished stages; the same command recomputes those that use this"
+            f" code. Raised at\n{location}"
         ) from error
 
 
