@@ -79,7 +79,7 @@ class Schedule:
                 dates = self._dates(name)
             except ValueError as error:
                 raise ParameterError(
-                    f"{got} in {self.timezone!r}, expected such as {_EXAMPLES[name]} ({error})."
+                    f"{got} in {self.timezone!r}, expected such as {_EXAMPLES[name]}."
                 ) from error
             if not dates:
                 raise ParameterError(

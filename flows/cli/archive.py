@@ -59,7 +59,9 @@ def import_(
     from ratchet.parameters.settings import ExperimentSettings
 
     if not file.is_file():
-        raise ParameterError(f"import: got {file}, expected a file written by `ratchet export`.")
+        raise ParameterError(
+            f"import: {file}: no such file. Expected a file written by `ratchet export`."
+        )
     settings = absolute_settings(ExperimentSettings(home=home, runs=runs, store=store))
     done = import_run(file, settings, None if base_dir is None else base_dir.resolve())
     run_id = done.folder.run_id

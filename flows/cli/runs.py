@@ -40,7 +40,7 @@ def list_all(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
 ) -> None:
-    """List the runs, newest first, with their accuracy; or delete one."""
+    """List the runs, newest first, with their results; or delete one."""
     from ratchet.tracking.run_folder import find_run, list_runs
 
     if delete is not None:
@@ -59,7 +59,7 @@ def list_all(
         rows.append((folder.run_id, status, created, summary_line(tests)))
         record = {"run": folder.run_id, "status": status, "created": manifest.created}
         records.append({**record, "results": [each.record for each in tests]})
-    print_table("", ("run", "status", "created", "accuracy"), rows, records)
+    print_table("", ("run", "status", "created", "result"), rows, records)
 
 
 def report(

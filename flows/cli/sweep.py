@@ -177,7 +177,7 @@ def _print_members(resolved: ResolvedSweep) -> None:
         rows.append((member.run_id, label, status, summary_line(tests)))
         row = {"run": member.run_id, "changes": member.changes, "status": status}
         records.append({**row, "results": [each.record for each in tests]})
-    print_table("", ("run", "changes", "status", "accuracy"), rows, records)
+    print_table("", ("run", "changes", "status", "result"), rows, records)
     if "metric" in record.spec:
         for note in read_status(resolved.settings.runs, record).score_notes:
             print_warning(note)

@@ -114,6 +114,8 @@ def import_run(
             new, other = _put_stages(archive, content.stages, store)
             if not target.exists():
                 _put_run(archive, content, settings, store, base_dir, scratch)
+    import torch  # noqa: F401 -- heavy; made_with describes the libraries of this process
+
     local = made_with(settings.num_threads), capture_code_state()
     environment = differences((content.index.versions, content.index.code), local)
     has_code = any(name.startswith(f"{CODE_FOLDER}/") for name in content.index.files)

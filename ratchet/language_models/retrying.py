@@ -18,6 +18,9 @@ _LOGGER = logging.getLogger(__name__)
 _RETRIED_STATUSES = frozenset({408, 409, 429})
 _PERMANENT_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _Result = TypeVar("_Result")
+_WARNED_FROM = 5
+"""Number of the attempt from which failures are shown in the terminal, once per kind of call."""
+_WARNED: set[str] = set()
 _JITTER = random.Random()  # never part of a result, so it needs no seed
 
 
@@ -95,7 +98,10 @@ async def with_retries(
 
     def log(state: RetryCallState) -> None:
         number, pause = state.attempt_number + 1, state.upcoming_sleep
-        _LOGGER.info("%s: %s; attempt %d in %.1f s", what, _failure(state), number, pause)
+        level = logging.WARNING if number >= _WARNED_FROM and what not in _WARNED else logging.INFO
+        if level == logging.WARNING:
+            _WARNED.add(what)
+        _LOGGER.log(level, "%s: %s; attempt %d in %.1f s", what, _failure(state), number, pause)
 
     async def attempt() -> _Result:  # tenacity awaits only async functions
         return await make()

@@ -39,7 +39,7 @@ from ratchet.tracking.stage_kinds import KINDS
 
 MAX_EVENTS = 200
 _GREEDY_TESTS = (
-    "Tests use the most likely actions, training samples them: the accuracies of both may differ."
+    "Tests use the most likely actions, training samples them: the results of both may differ."
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
-from ratchet.errors import DataError, RunNotFoundError, nearest
+from ratchet.errors import DataError, RunNotFoundError, StoreError, nearest
 from ratchet.tracking.files import (
     JsonLines,
     is_safe_name,
@@ -68,13 +68,19 @@ class RunFolder:
         """Create a run's folder, or continue an existing one.
 
         A continued run keeps its creation time, stages and flow runs; everything else, including
-        the status, is taken from ``manifest``.
+        the status, is taken from ``manifest``. Raises StoreError if the folder can't be written.
         """
         _check_name("run id", manifest.run_id)
         for arm in manifest.arms:
             _check_name("arm", arm)
         path = Path(runs_dir) / manifest.run_id
-        (path / "tables").mkdir(parents=True, exist_ok=True)
+        try:
+            (path / "tables").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot be created or written ({error}). Choose another folder with the"
+                " setting `runs`."
+            ) from error
         with locked(path / ".lock"):
             file = path / "manifest.json"
             if file.exists():

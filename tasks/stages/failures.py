@@ -105,8 +105,9 @@ def explained(call: StageCall) -> Iterator[None]:
             raise
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         raise CustomCodeError(
-            f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and run the"
-            f" same command again; finished stages are kept. Raised at\n{location}"
+            f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and resume"
+            " the run, which keeps finished stages; the same command recomputes those that use this"
+            f" code. Raised at\n{location}"
         ) from error
 
 

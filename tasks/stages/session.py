@@ -176,8 +176,8 @@ class BaseSession:
         except Exception as error:  # noqa: BLE001 -- any error of custom code
             self._failed_ahead = True
             logger.warning(
-                "A thread that computed while the state was written failed: %s: %s. The stage"
-                " computes the result again, and from now on nothing is computed ahead.",
+                "A thread that computed while the state was written failed. The stage computes the"
+                " result again, and from now on none ahead. %s: %s",
                 type(error).__name__,
                 error,
             )

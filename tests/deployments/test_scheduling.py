@@ -116,7 +116,7 @@ def test_a_deployment_without_a_schedule_runs_on_demand():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"cron": "often"}, r"--cron: got 'often'"),
+        ({"cron": "often"}, r"--cron: got 'often' in 'UTC', expected such as '0 3 \* \* \*'\.$"),
         ({"rrule": "FREQ=SOMETIMES"}, r"--rrule: got 'FREQ=SOMETIMES'"),
         ({"cron": "0 0 3 * * *"}, r"--cron: got '0 0 3 \* \* \*', expected 5 fields"),
         ({"cron": "0 0 31 2 *"}, r"--cron: got '0 0 31 2 \*' in 'UTC', which has no date"),

@@ -139,12 +139,11 @@ class Lab:
                     await client.set_flow_run_state(run.id, Crashed(), force=True)
 
         asyncio.run(crash())
-        entrypoint = f"{HERE.parent.parent / 'flows' / 'retrying.py'}:experiment"
         command = [sys.executable, "-m", "prefect", "flow-run", "retry", flow_run_id]
         finished = subprocess.run(
-            [*command, "--entrypoint", entrypoint],
+            [*command, "--entrypoint", "flows.retrying.experiment"],
             env=self.child_environment(),
-            cwd=HERE.parent.parent,
+            cwd=self.folder,  # a user's, which has no folder `flows`
             capture_output=True,
             text=True,
             timeout=480,

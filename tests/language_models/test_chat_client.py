@@ -360,6 +360,20 @@ def test_who_gives_up_waiting_holds_nobody_up():
     assert log == ["a", "c"]
 
 
+def test_the_terminal_shows_once_that_a_service_does_not_respond(monkeypatch, caplog):
+    async def busy():
+        raise TransientError("cannot be reached")
+
+    async def call_twice():
+        calls = [with_retries(busy, RetryPolicy(7, 0.0), "model at URL") for _ in range(2)]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    monkeypatch.setattr("ratchet.language_models.retrying._WARNED", set())
+    asyncio.run(call_twice())
+    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert warning.getMessage() == "model at URL: cannot be reached; attempt 5 in 0.0 s"
+
+
 def test_the_service_decides_the_wait_up_to_a_bound_and_the_attempts_end(monkeypatch):
     waits = []
 

@@ -50,6 +50,13 @@ def test_a_value_of_all_agents_is_in_a_label_once(tmp_path):
     assert labels(compare_runs([*runs[1:], own], options=QUICK)) == ["actor=1", "actor=0.3"]
 
 
+def test_a_trainer_by_name_differs_from_one_by_its_file_and_class(tmp_path):
+    custom = {"module_path": "mine.py", "class_name": "Mine"}
+    runs = [make_run(tmp_path, "a", 5), make_run(tmp_path, "b", 7, seed=1, trainer=custom)]
+    expected = ["vanilla_ppo", "trainer={module_path: mine.py, class_name: Mine}"]
+    assert labels(compare_runs(runs, options=QUICK)) == expected
+
+
 def test_values_that_are_no_names_are_labelled_with_their_parameter(tmp_path):
     path = "graph_isomorphism.dataset_seed"
     for parameter, values, expected in (

@@ -127,7 +127,8 @@ def test_a_mistake_in_a_users_file_is_reported_with_file_line_and_function(tmp_p
     )
     with pytest.raises(CustomCodeError) as caught:
         make_stage(Stage(work), call(), session)
-    first, *_, last = str(caught.value).splitlines()
+    first, advice, last = str(caught.value).splitlines()
+    assert "resume the run, which keeps" in advice, "the corrected code has new keys"
     assert first == "train main 0-10: NameError: name 'rewrad' is not defined"
     assert last == f"{tmp_path / 'mine.py'}:3 in score.<locals>.<listcomp>"
     assert (

@@ -147,6 +147,15 @@ def test_all_data_of_a_run_are_mirrored(uri, folder, tmp_path):
     assert folder.manifest.tracking["runs"]["main"] == main_id
 
 
+def test_an_experiment_of_a_stopped_server_is_continued_in_its_folder(uri, folder, tmp_path):
+    name = str(folder.manifest.experiment_name)
+    experiment = connect(uri).create_experiment(name, "mlflow-artifacts:/7")
+    folder.write_table(ResultTable("test", COLUMNS))
+    run_id = MlflowMirror(uri).sync(folder)
+    assert connect(uri).get_run(run_id).info.experiment_id == experiment
+    assert (tmp_path / f"home/mlartifacts/7/{run_id}/artifacts/config.yaml").exists()
+
+
 def test_repeated_syncs_send_each_point_once(uri, folder):
     for stop in (3, 3, 5, 5):
         record(folder, 0, stop)

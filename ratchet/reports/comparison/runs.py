@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from ratchet.errors import DataError, ParameterError, nearest
@@ -96,7 +97,7 @@ def read_compared_runs(
         )
     if not completed_runs:
         raise DataError("compare: got no finished run, expected some. `ratchet runs` lists them.")
-    merged, notes = _merge_identical(completed_runs)
+    merged, notes = _merge_identical(_with_same_paths(completed_runs))
     if pruned:
         notes.append(f"Left out, since their sweep pruned them: {', '.join(pruned)}.")
     if unfinished:
@@ -188,6 +189,24 @@ def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
         ):
             left_out.add(name)
     return flatten({name: v for name, v in hyper_params.items() if name not in left_out})
+
+
+def _with_same_paths(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Make a section one value if another run has a plain one instead: a name, null or nothing."""
+    paths = {path for run in runs for path in run.parameters}
+
+    def parameters(run: ComparedRun) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for path, value in run.parameters.items():
+            sections = accumulate(path.split(".")[:-1], "{}.{}".format)
+            section = next((each for each in sections if each in paths), None)
+            if section is None:
+                merged[path] = value
+            else:
+                merged.setdefault(section, {})[path.removeprefix(f"{section}.")] = value
+        return merged
+
+    return [replace(run, parameters=parameters(run)) for run in runs]
 
 
 def _results(run: ComparedRun) -> dict[str, Any]:

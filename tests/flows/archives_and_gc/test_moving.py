@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from flows.cli.main import app
@@ -29,7 +30,7 @@ from ratchet.store.archive import Member, abandoned_archives, write_archive
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
 from ratchet.store.store import StageStore
-from ratchet.tracking.environment import CodeState
+from ratchet.tracking.environment import CodeState, capture_code_state, made_with
 from ratchet.tracking.manifest import RunManifest, StageRecord
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.run_lock import RunLock
@@ -115,6 +116,21 @@ def test_an_import_restores_the_run_with_all_inputs_of_its_stages(
     again = unpack(packed, tmp_path)
     assert (again.new, again.num_present) == (0, 3), "a repeated import changes nothing"
     assert not [path for path in done.folder.path.parent.iterdir() if path.name[0] == "."]
+
+
+def test_an_import_on_the_same_machine_lists_no_differences(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "there")
+    run.update(versions=made_with(torch.get_num_threads()), code=capture_code_state())
+    export_run("far", tmp_path / "far.zip", run.path.parent)
+    code = (
+        "import pathlib; from flows.runs.import_run import import_run;"
+        "from ratchet.parameters.settings import ExperimentSettings;"
+        "settings = ExperimentSettings(runs='runs', home='home');"
+        "print(import_run(pathlib.Path('far.zip'), settings).environment)"
+    )
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    assert subprocess.check_output(command, env=environment, cwd=tmp_path, text=True) == "()\n"
 
 
 def test_exports_are_reproducible_and_contain_no_secret(packed: Path, tmp_path: Path) -> None:

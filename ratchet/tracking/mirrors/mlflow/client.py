@@ -20,6 +20,7 @@ from ratchet.tracking.urls import mlflow_page
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 # An unavailable server must not delay an experiment. Values set by the user stay.
 _ENVIRONMENT = {
@@ -59,8 +60,24 @@ def connect(tracking_uri: str) -> MlflowClient:
     with tracking_errors(tracking_uri):
         create_database(tracking_uri, artifact_location(tracking_uri))
         from mlflow import MlflowClient
+        from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry
+
+        _artifact_repository_registry.register("mlflow-artifacts", _artifacts_of_server)  # type: ignore[no-untyped-call] # MLflow has no types here
 
         return MlflowClient(tracking_uri=tracking_uri)
+
+
+def _artifacts_of_server(
+    uri: str, tracking_uri: str | None = None, registry_uri: str | None = None
+) -> ArtifactRepository:
+    """Open artifacts of an experiment that a server created, in its folder if it has stopped."""
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+    from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
+
+    folder = artifact_location(tracking_uri or "")
+    if folder is None:
+        return MlflowArtifactsRepository(uri, tracking_uri, registry_uri)
+    return LocalArtifactRepository(uri.replace("mlflow-artifacts:", folder, 1))
 
 
 def create_database(tracking_uri: str, artifact_root: str | None) -> None:
