@@ -160,8 +160,12 @@ def _explain_differences(folder: RunFolder, published: Published, codes: set[str
 
 
 def _show(remade: RemadeStage) -> None:
+    from ratchet.tracking.stage_kinds import kind_of
+
     record = remade.record
-    what = f"{record.stage} of arm {record.arm}, {record.iteration} iterations"
+    has_span = kind_of(record.stage).span == "iterations"
+    span = f"{record.start_iteration} → {record.iteration}" if has_span else record.iteration
+    what = f"{record.stage} of arm {record.arm}, iterations {span}"
     if not remade.differences:
         print_plain(f"Recomputed, bit for bit identical: {what}.")
     else:

@@ -263,7 +263,7 @@ def test_the_verify_command_reports_its_findings(lab):
     found = CliRunner().invoke(app, ["verify", result.run_id, *runs])
     assert found.exit_code == 0, found.output
     assert f"{result.computed} of {result.computed} stages are unchanged." in found.output
-    assert "bit for bit identical: train of arm main, 7 iterations" in found.output
+    assert "bit for bit identical: train of arm main, iterations 6 → 7" in found.output
     page, published = lab.folder / "page.md", lab.folder / "page.json"
     compared = CliRunner().invoke(
         app, ["compare", result.run_id, "--update-page", str(page), *runs]
