@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 CONFIG_WARNING = "caution"
 """The kind of event."""
+_SMALL_WIDTH = 64
+"""The largest width for which one core of a CPU was measured to be as fast as a GPU."""
 
 
 def find_config_warnings(
-    arms: Mapping[str, HyperParameters], base_dir: str | Path | None = None
+    arms: Mapping[str, HyperParameters],
+    base_dir: str | Path | None = None,
+    device: str = "cpu",
 ) -> Iterator[str]:
     """Iterate over an experiment's warnings; equal warnings of several arms are merged.
 
@@ -32,10 +36,32 @@ def find_config_warnings(
     folder = None if base_dir is None else Path(base_dir)
     arms_by_warning: dict[str, list[str]] = {}
     for arm, hyper_params in arms.items():
-        for text in _warnings(hyper_params, folder):
+        for text in (*_warnings(hyper_params, folder), *_of_device(hyper_params, folder, device)):
             arms_by_warning.setdefault(text, []).append(arm)
     for text, which in arms_by_warning.items():
         yield text if len(arms) == 1 else f"{text} (arm {', '.join(which)})"
+
+
+def _of_device(hyper_params: HyperParameters, folder: Path | None, device: str) -> Iterator[str]:
+    """Warn about a GPU if all agents are perceptrons or graph networks of small widths."""
+    sections = [hyper_params.agents[name].to_dict() for name in hyper_params.agents]
+    widths = [
+        *(size for each in sections for size in each.get("hidden_sizes", ())),
+        *(size for each in sections for name, size in each.items() if name.startswith("d_")),
+    ]
+    others = ("network", "kernel_size", "convolutions")
+    if (
+        device.startswith("cuda")
+        and 0 < max(widths, default=0) <= _SMALL_WIDTH
+        and not any(each.get(name) for each in sections for name in others)
+        and not trainer_class(hyper_params, folder).traits.acts_alone
+    ):
+        yield (
+            f"settings.device: got {device!r} with networks of width {_SMALL_WIDTH} or less. One"
+            " core of a CPU was as fast as a GPU or faster with such networks, up to four times,"
+            " measured before updates were captured as CUDA graphs (docs/measurements.md). To train"
+            " on a CPU, set settings.device: cpu."
+        )
 
 
 def _warnings(hyper_params: HyperParameters, folder: Path | None) -> Iterator[str]:

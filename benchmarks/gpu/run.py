@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[int, list[str]]] = {
     "bits": (110, ["bits.py"]),
     "service": (60, ["service.py"]),
     "defaults": (60, ["grpo.py", "defaults"]),
-    "networks": (60, ["networks.py"]),
+    "networks": (80, ["networks.py"]),
     "trl": (130, ["grpo.py", "trl"]),
 }
 """Seconds, and the script with its arguments, of each part."""

@@ -73,7 +73,8 @@ def plan(
     total = remaining(stages)
     if total is not None:
         print_plain(_total_calls(total))
-    for caution in find_config_warnings(experiment.arms, experiment.settings.base_dir):
+    settings = experiment.settings
+    for caution in find_config_warnings(experiment.arms, settings.base_dir, settings.device):
         print_warning(caution)
     check_states(experiment.store, experiment.settings, experiment.keys)
     check_devices(experiment)

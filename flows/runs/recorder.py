@@ -32,7 +32,6 @@ from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.files import DATASETS_FILE, STATE_FOLDER
 from tasks.stages.sequence import recorded_calls
 from tasks.text.files import stage_usage
-from trainers.config_warnings import CONFIG_WARNING, find_config_warnings
 
 if TYPE_CHECKING:
     from ratchet.language_models.ledger import Ledger
@@ -88,8 +87,6 @@ class RunRecorder:
         self._drop_other_stages(arms)
         if folder.manifest.stages and check_metrics(folder, store):
             note_rebuilt(folder, ["metrics.jsonl"])
-        params_by_arm = {keys.arm: keys.hyper_params for keys in arms}
-        self.note(CONFIG_WARNING, find_config_warnings(params_by_arm, arms[0].base_path))
         self._recorded = {record.place: record for record in folder.manifest.stages}
         self._kinds = [kind for keys in arms for kind in keys.kinds.values()]
         self._read: dict[str, set[str]] = {}

@@ -39,6 +39,7 @@ from ratchet.tracking.system_metrics import SystemSampler
 from tasks.language.keys import LanguageArmKeys
 from tasks.stages.families import AnySession, open_session
 from tasks.stages.session import RunBilling
+from trainers.config_warnings import CONFIG_WARNING, find_config_warnings
 
 if TYPE_CHECKING:
     from flows.runs.resolve import ResolvedExperiment
@@ -137,6 +138,8 @@ def _open_locked(
     usage = RunUsage(folder, store, ledger)
     with kept_log(folder.path, folder.run_id):  # it logs changed code and warnings
         recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
+        cautions = find_config_warnings(experiment.arms, settings.base_dir, settings.device)
+        recorder.note(CONFIG_WARNING, cautions)
         if any(isinstance(each, LanguageArmKeys) for each in keys):  # their states are large
             disk = estimate_disk(experiment)
             if disk is not None:  # otherwise there is nothing to train

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Key = str | tuple[str, ...]
 INDEX = "index"
 """Key of the indices of a minibatch's frames among the stored ones, i64 [B]."""
+TURNS = "turns"
 
 
 class Normalizer(nn.Module, ABC):
@@ -111,6 +112,10 @@ class ActorCritic(nn.Module, ABC):
         The frames [B] must be unchanged; :data:`INDEX` contains their indices.
         """
         return self.score(td, agents=agents)
+
+    def padded_turns(self, frames: TensorDictBase) -> TensorDict:
+        """Return the frames' :data:`TURNS`, which replace :meth:`remembering` at fixed shapes."""
+        return TensorDict({}, frames.batch_size)
 
     @contextmanager
     def remembering(self, frames: TensorDictBase) -> Iterator[None]:

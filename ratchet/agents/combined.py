@@ -28,7 +28,7 @@ from ratchet.agents.actions import (
     scatter_columns,
     unpack_logits,
 )
-from ratchet.agents.actor_critic import INDEX, ActorCritic, Key
+from ratchet.agents.actor_critic import INDEX, TURNS, ActorCritic, Key
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.agents.networks.layers import ObservationNormalizer
 from ratchet.agents.parts import Agent, AgentInput, Perception
@@ -190,10 +190,30 @@ class CombinedAgents(ActorCritic):
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute :meth:`score` for cached frames."""
+        turns = td.get(TURNS, None)
+        if turns is not None:
+            names = self.agent_names if agents is None else agents
+            return self._score(td, [self._unpack(turns, name) for name in names])
         index = td.get(INDEX, None)
         if self._memory is None or index is None:
             return self.score(td, agents=agents)
         return self._score(td, self._memory.take(index, agents))
+
+    def padded_turns(self, frames: TensorDictBase) -> TensorDict:
+        """Return each agent's inputs and actions in frames [N]; padding where it does not act."""
+        acting = frames.get(("agents", "active")).any(-1)
+        packed = {}
+        for turn in self._gatherer.gather(frames, None, None, None, torch.ones_like(acting)):
+            turn.inputs.acts = acting[:, turn.role.index]
+            inputs = {name: value for name, value in vars(turn.inputs).items() if value is not None}
+            packed[turn.agent.name] = {**inputs, "taken": vars(self._taken(frames, turn))}
+        return TensorDict(packed, frames.batch_size)
+
+    def _unpack(self, turns: TensorDictBase, name: str) -> tuple[Turn, TakenActions]:
+        inputs = dict(turns[name].items())
+        taken, data = (dict(inputs.pop(key).items()) for key in ("taken", "data"))
+        turn = Turn(self.agents[name], self._roles[name], None, AgentInput(data=data, **inputs))
+        return turn, TakenActions(**taken)
 
     @contextmanager
     def remembering(self, frames: TensorDictBase) -> Iterator[None]:

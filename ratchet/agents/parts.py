@@ -56,6 +56,8 @@ class AgentInput:
         Source of the body's noise; None stands for torch's global generator.
     precomputed
         The body's precomputed values of these rows, if any; see :meth:`AgentBody.precompute`.
+    acts
+        Which rows count, bool [b]; the others are padding and must not affect them. None: all.
     """
 
     round: Tensor
@@ -66,6 +68,7 @@ class AgentInput:
     invariant: Tensor | None = None
     generator: torch.Generator | None = None
     precomputed: Precomputed | None = None
+    acts: Tensor | None = None
 
     def take(self, rows: Tensor) -> AgentInput:
         """Select rows [r]."""
@@ -82,6 +85,7 @@ class AgentInput:
             invariant=of(self.invariant),
             generator=self.generator,
             precomputed=None if self.precomputed is None else self.precomputed.take(rows),
+            acts=of(self.acts),
         )
 
 

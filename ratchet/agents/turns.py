@@ -242,7 +242,9 @@ def evaluate_actions(turn: Turn, actions: TakenActions) -> Tensor:
     factors = FactorisedCategorical(logits, actions.allowed, actions.counts)
     log_prob, entropy = factors.log_prob_and_entropy(actions.actions)
     value = estimate_values(turn)
-    return torch.stack([log_prob, entropy, torch.zeros_like(log_prob) if value is None else value])
+    ratings = [log_prob, entropy, torch.zeros_like(log_prob) if value is None else value]
+    acts = turn.inputs.acts
+    return torch.stack(ratings) if acts is None else torch.stack(ratings).where(acts, 0.0)
 
 
 def policy_head(turn: Turn) -> AgentPolicyHead:

@@ -33,9 +33,9 @@ class FusedAdam(torch.optim.Adam):
         """Take a step for the parameters with a gradient, in one call per learning rate."""
         if closure is not None:
             return cast(float, super().step(closure))
-        by_rate: dict[tuple[float, ...], tuple[list[Tensor], ...]] = {}
+        by_rate: dict[tuple[Any, ...], tuple[list[Tensor], ...]] = {}
         for group in self.param_groups:
-            rate = (group["lr"], *group["betas"], group["eps"])
+            rate = (group.get("lr_on_device", group["lr"]), *group["betas"], group["eps"])
             lists = by_rate.setdefault(rate, ([], [], [], [], [], []))
             self._init_group(group, *lists)  # type: ignore[no-untyped-call] # of torch
         for (lr, beta1, beta2, eps), lists in by_rate.items():

@@ -12,7 +12,7 @@ from flows.runs.recorder import RunRecorder
 from flows.runs.resolve import resolve
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder
-from trainers.config_warnings import find_config_warnings
+from trainers.config_warnings import CONFIG_WARNING, find_config_warnings
 
 GIVEN = {"scenario": "graph_isomorphism", "dataset": "generated", "trainer": "vanilla_ppo"}
 DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
@@ -50,11 +50,36 @@ def test_a_warning_lists_the_arms_concerned():
     assert text.endswith("(arm main, again)")
 
 
+WIDE = {"agents": {"_default": {"d_gin_mlp": 128}}}
+CONTROL = {"scenario": "gymnasium", "dataset": "CartPole-v1"}
+DIGITS = {"scenario": "image_classification", "dataset": "digits"}
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "count"),
+    [
+        ("cuda:1", {}, 1),
+        ("cuda", CONTROL, 1),
+        ("cpu", {}, 0),
+        ("cuda", WIDE, 0),
+        ("cuda", DIGITS, 0),
+        ("cuda", {**CONTROL, "agents": {"_default": {"hidden_sizes": [128]}}}, 0),
+        ("cuda", {**CONTROL, "trainer": "torchrl_ppo"}, 0),
+    ],
+)
+def test_small_networks_on_a_gpu_give_a_warning(device, changes, count):
+    experiment = resolve({**GIVEN, **changes})
+    texts = list(find_config_warnings(experiment.arms, None, device))
+    assert len(texts) == count
+    assert all("settings.device: cpu" in text for text in texts)
+
+
 def test_a_run_logs_a_warning_once(tmp_path, caplog):
     folder = RunFolder.create(tmp_path, RunManifest(run_id="demo-1", name="demo"))
     experiment = resolve({**GIVEN, "pretrain_agents": True})
+    recorder = RunRecorder(folder, experiment.store, {}, experiment.keys, None, None)
     for _ in range(2):
-        RunRecorder(folder, experiment.store, {}, experiment.keys, None, None)
+        recorder.note(CONFIG_WARNING, find_config_warnings(experiment.arms))
     (event,) = folder.read_events()
     assert event["kind"] == "caution"
     assert [record.levelname for record in caplog.records] == ["WARNING"]

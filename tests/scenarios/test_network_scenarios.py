@@ -206,6 +206,22 @@ def test_batch_norm_compares_the_rows_of_a_batch(make, normalised):
     assert agents.values(frames[:1]).isfinite().all()
 
 
+@pytest.mark.parametrize("protocol", ["nip", "debate"])
+def test_padding_changes_no_score_and_no_gradient(make, protocol):
+    trainer = make(interaction_protocol=protocol, agents___default__use_batch_norm=True)
+    frames, agents = rollouts_of(trainer).reshape(-1), trainer.combined_agents
+    params = list(agents.parameters())
+
+    def scores_and_gradients():
+        scores = torch.stack(agents.score_remembered(frames))
+        return scores, *torch.autograd.grad(scores.square().sum(), params, allow_unused=True)
+
+    expected = scores_and_gradients()
+    frames["turns"] = agents.padded_turns(frames)
+    for one, other in zip(scores_and_gradients(), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_weights_are_orthogonal_or_uniform(make):
     for orthogonal in (True, False):
         trainer = make(agents___default__use_orthogonal_initialisation=orthogonal)

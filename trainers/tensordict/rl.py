@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,6 +42,7 @@ from trainers.tensordict.imitation import behaviour_cloning
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
+from trainers.tensordict.optimization.captured import CapturedUpdates, can_capture
 from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
     build_adam,
@@ -246,6 +247,10 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             replaced=() if self.phase is None else self.phase.replaced,
         )
 
+    @cached_property
+    def _captured(self) -> CapturedUpdates:
+        return CapturedUpdates(self.components)
+
     # -- phases ----------------------------------------------------------------------------
 
     def take_over(
@@ -364,15 +369,13 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         shuffle = torch_generator(self.hyper_params.seed, STAGE, self.iteration, "minibatch")
         params = [p for group in parts.optimizer.param_groups for p in group["params"]]
         params = [param for param in params if param.requires_grad]
+        update, captured = partial(_update, self, params), can_capture(self, parts)
+        keys = self._captured.start_iteration() if captured else parts.loss_module.in_keys
         seen: dict[str, list[Tensor]] = {}
         for _ in range(1 if self.settings.test_run else rl.num_epochs):
-            for batch in parts.replay_buffer.minibatches(shuffle, parts.loss_module.in_keys):
-                for param in params:
-                    param.grad = None
-                losses = parts.loss_module.compute_gradients(batch, _precision(self))
-                self.callbacks.after_loss(losses)
-                norm = _take_step(self, params)
-                for name, value in (*losses.items(), ("grad_norm", norm)):
+            batches = parts.replay_buffer.minibatches(shuffle, keys)
+            for losses in self._captured.run(update, batches) if captured else map(update, batches):
+                for name, value in losses.items():
                     seen.setdefault(name, []).append(value)
                 if self.settings.test_run:
                     break
@@ -460,10 +463,16 @@ def _precision(trainer: TensorDictRlTrainer) -> AbstractContextManager[object]:
     return torch.autocast(trainer.device.type, torch.bfloat16)
 
 
-def _take_step(trainer: TensorDictRlTrainer, params: list[nn.Parameter]) -> Tensor:
-    """Take one step of the optimizer; return the gradient's norm before clipping."""
-    if all(param.grad is None for param in params):  # no learning agent acts in this minibatch
-        return torch.zeros((), device=trainer.device)
-    norm = clip_gradients(params, trainer.hyper_params.rl.max_grad_norm)
-    trainer.components.optimizer.step()
-    return norm
+def _update(
+    trainer: TensorDictRlTrainer, params: list[nn.Parameter], batch: TensorDictBase
+) -> Mapping[str, Tensor]:
+    """Update the parameters that learn on a minibatch; return losses, metrics and ``grad_norm``."""
+    for param in params:
+        param.grad = None
+    losses = trainer.components.loss_module.compute_gradients(batch, _precision(trainer))
+    trainer.callbacks.after_loss(losses)
+    norm = torch.zeros((), device=trainer.device)
+    if any(param.grad is not None for param in params):  # a learning agent acts in the minibatch
+        norm = clip_gradients(params, trainer.hyper_params.rl.max_grad_norm)
+        trainer.components.optimizer.step()
+    return {**losses, "grad_norm": norm}

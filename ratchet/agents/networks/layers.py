@@ -20,9 +20,11 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 
 from ratchet.agents.actor_critic import Key, Normalizer
+from ratchet.algorithms.masks import masked_mean, masked_variance
 from ratchet.errors import UnknownNameError, nearest
 
 if TYPE_CHECKING:
+    from ratchet.agents.parts import AgentInput
     from ratchet.parameters.networks import NetworkAgentParameters
 
 _HOLDERS = (nn.ModuleList, nn.ModuleDict)
@@ -211,6 +213,16 @@ class Mlp(nn.Module):
         return rows
 
 
+def batch_norm(norm: nn.BatchNorm1d, rows: Tensor, acts: Tensor | None) -> Tensor:
+    """Normalise f32 [b, d] by mean and variance of the rows in ``acts`` bool [b], or all."""
+    if acts is None:
+        # A single row is its own mean, which torch refuses to normalise.
+        return cast(Tensor, norm(rows)) if len(rows) > 1 else norm.bias.expand_as(rows)
+    mask = acts.unsqueeze(1).expand_as(rows)
+    scale = norm.weight * torch.rsqrt(masked_variance(rows, mask, 0) + norm.eps)
+    return (rows - masked_mean(rows, mask, 0)) * scale + norm.bias
+
+
 class NormAndNoise(nn.Module):
     """Batch norm without running statistics, then Gaussian noise; both optional."""
 
@@ -223,13 +235,13 @@ class NormAndNoise(nn.Module):
         if parameters.use_batch_norm:
             self.norm = nn.BatchNorm1d(d, track_running_stats=False, device=device)
 
-    def forward(self, pooled: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Map f32 [b, d] to the same; noise is sampled from ``generator``, in training only."""
+    def forward(self, pooled: Tensor, inputs: AgentInput) -> Tensor:
+        """Map f32 [b, d] to the same; noise, in training only, is from the inputs' generator."""
         if self.norm is not None:
-            # A single row is its own mean, which torch refuses to normalise.
-            pooled = self.norm(pooled) if len(pooled) > 1 else self.norm.bias.expand_as(pooled)
+            pooled = batch_norm(self.norm, pooled, inputs.acts)
         if self.noise_sigma and self.training:
-            noise = torch.empty_like(pooled).normal_(0, self.noise_sigma, generator=generator)
+            noise = torch.empty_like(pooled)
+            noise.normal_(0, self.noise_sigma, generator=inputs.generator)
             pooled = pooled + noise
         return pooled
 

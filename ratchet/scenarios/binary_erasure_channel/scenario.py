@@ -198,7 +198,7 @@ class ErasureBody(AgentBody):
         features = [inputs.history.flatten(1), inputs.data[self.sees]]
         if inputs.linear_history is not None:
             features.append(inputs.linear_history.flatten(1))
-        hidden = self.norm_and_noise(self.mlp(torch.cat(features, dim=1)), inputs.generator)
+        hidden = self.norm_and_noise(self.mlp(torch.cat(features, dim=1)), inputs)
         symbols = None
         if self.symbols_out is not None:
             symbols = self.symbols_out(hidden).unflatten(1, (NUM_SYMBOLS, -1))

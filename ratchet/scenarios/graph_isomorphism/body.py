@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from ratchet.agents.networks.layers import Initializer
+from ratchet.agents.networks.layers import Initializer, batch_norm
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
 from ratchet.scenarios.graph_isomorphism.graph_networks import (
     GinStack,
@@ -176,7 +176,7 @@ class GraphIsomorphismBody(AgentBody):
         """Represent b conversations over b graph pairs."""
         nodes = self._run_gnn(inputs)  # [2b, n, D]
         weight = inputs.data["node_weight"]
-        pooled = self._pool(nodes, weight, inputs.generator)  # [b, 2, D]
+        pooled = self._pool(nodes, weight, inputs)  # [b, 2, D]
         b, _, n = weight.shape
         tokens = [
             F.linear(pooled, self.pooled_in.weight) + self.pooled_flags,
@@ -240,17 +240,19 @@ class GraphIsomorphismBody(AgentBody):
             nodes = nodes + (rounded - nodes.detach())  # gradients pass straight through
         return nodes
 
-    def _pool(self, nodes: Tensor, weight: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _pool(self, nodes: Tensor, weight: Tensor, inputs: AgentInput) -> Tensor:
         """Sum over the nodes that exist, and make the pair's two tokens [b, 2, D]."""
         b, _, n = weight.shape
         pooled = (nodes * weight.view(b * NUM_GRAPHS, n, 1)).sum(1)
         if self.pooled_norm is not None:
-            pooled = self.pooled_norm(pooled)
+            acts = inputs.acts
+            acts = None if acts is None else acts.unsqueeze(1).expand(-1, NUM_GRAPHS).flatten()
+            pooled = batch_norm(self.pooled_norm, pooled, acts)
         pooled = pooled.view(b, NUM_GRAPHS, -1)
         if self.noise_sigma and self.training:
             # The same for both graphs, so that equal graphs stay equal.
             noise = torch.empty_like(pooled[:, :1]).normal_(
-                0, self.noise_sigma, generator=generator
+                0, self.noise_sigma, generator=inputs.generator
             )
             pooled = pooled + noise
         if not self.pair_invariant:

@@ -214,7 +214,7 @@ class ImageBody(AgentBody):
     def forward(self, inputs: AgentInput) -> Representation:
         """Represent b conversations over b images."""
         latent = self._latent_pixels(inputs)  # [b, S, c]
-        pooled = [self.norm_and_noise(latent.mean(1), inputs.generator)]
+        pooled = [self.norm_and_noise(latent.mean(1), inputs)]
         if inputs.linear_history is not None:
             pooled.append(inputs.linear_history.flatten(1))
         overall = torch.cat(pooled, dim=1)

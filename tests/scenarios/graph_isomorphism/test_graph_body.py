@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -159,13 +161,13 @@ def test_noise_is_the_same_for_both_graphs_and_only_in_training():
         TensorDict({"adjacency": twins.to(torch.uint8), "node_mask": same_mask}, [B])
     )
     nodes = torch.randn(B, 1, N, 32).expand(B, 2, N, 32).flatten(0, 1)
-    generator = torch.Generator().manual_seed(0)
-    first = body._pool(nodes, data["node_weight"], generator)
+    inputs = SimpleNamespace(generator=torch.Generator().manual_seed(0), acts=None)
+    first = body._pool(nodes, data["node_weight"], inputs)
     torch.testing.assert_close(first[:, 1], torch.zeros(B, 32), rtol=0, atol=1e-5)
-    assert (first - body._pool(nodes, data["node_weight"], generator)).abs().max() > 0.1
+    assert (first - body._pool(nodes, data["node_weight"], inputs)).abs().max() > 0.1
     body.eval()
-    out = body._pool(nodes, data["node_weight"], generator)
-    torch.testing.assert_close(out, body._pool(nodes, data["node_weight"], generator))
+    out = body._pool(nodes, data["node_weight"], inputs)
+    torch.testing.assert_close(out, body._pool(nodes, data["node_weight"], inputs))
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu", "sigmoid"])

@@ -41,6 +41,8 @@ class Objective(nn.Module, ABC):
     """
 
     can_be_compiled: ClassVar[bool] = True
+    can_be_captured: ClassVar[bool] = False
+    """Whether a CUDA graph can repeat losses of frames as stored; not inherited."""
 
     def __init__(self, actor: nn.Module, critic: nn.Module | None = None) -> None:
         super().__init__()
@@ -162,7 +164,8 @@ class Objective(nn.Module, ABC):
         if self.learning_agents is None:
             return mask
         learning = [name in self.learning_agents for name in self.combined_agents.agent_names]
-        return mask if all(learning) else mask & torch.tensor(learning, device=mask.device)
+        columns = (mask[..., i] & learns for i, learns in enumerate(learning))
+        return mask if all(learning) else torch.stack(list(columns), -1)
 
     def select_agents(self, names: Sequence[str] | None) -> None:
         """Set the agents that learn in the coming iteration; all if None."""

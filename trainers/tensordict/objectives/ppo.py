@@ -157,6 +157,8 @@ def ppo_options(ppo: PpoParameters, rl: RlParameters) -> dict[str, Any]:
 class ClippedPpoObjective(PpoObjective):
     """PPO with a clipped ratio."""
 
+    can_be_captured = True
+
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
         """Compute max(−ρA, −clip(ρ)A): ``[B, A]`` each → ``[A]``."""
         return clipped_policy_loss(log_ratio, advantage, mask, clip_epsilon=self.clip_epsilon)
@@ -181,6 +183,7 @@ class KlPenaltyPpoObjective(PpoObjective):
         As for :class:`PpoObjective`.
     """
 
+    can_be_captured = True
     kl_beta: Tensor
 
     def __init__(
