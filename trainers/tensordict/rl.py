@@ -471,8 +471,8 @@ def _update(
         param.grad = None
     losses = trainer.components.loss_module.compute_gradients(batch, _precision(trainer))
     trainer.callbacks.after_loss(losses)
-    norm = torch.zeros((), device=trainer.device)
-    if any(param.grad is not None for param in params):  # a learning agent acts in the minibatch
-        norm = clip_gradients(params, trainer.hyper_params.rl.max_grad_norm)
-        trainer.components.optimizer.step()
+    if all(param.grad is None for param in params):  # no learning agent acts in the minibatch
+        return {**losses, "grad_norm": torch.zeros((), device=trainer.device)}
+    norm = clip_gradients(params, trainer.hyper_params.rl.max_grad_norm)
+    trainer.components.optimizer.step()
     return {**losses, "grad_norm": norm}

@@ -11,8 +11,7 @@ import contextlib
 import itertools
 import re
 import tomllib
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +158,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
     data = with_files(_parsed(path), path, _parsed)
     if "${" not in str(data):
         return data
-    _Sizes(data, path).of(data, (), 0)  # refuses references that expand too far
     if uses_library_groups(data):  # which the library fills in itself
         return data
     return interpolate(data, path)
@@ -202,10 +200,7 @@ def _text_of(path: Path) -> str:
 
 MAX_DEPTH = 100
 MAX_VALUES = 100_000
-"""The number of values of a file, with all values that its aliases and references stand for."""
-
-_REFERENCE = re.compile(r"\$\{\s*([^${}:]*)")
-_Extent = tuple[int, int]
+"""The number of values of a file, with all values that its aliases stand for."""
 
 
 def interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -221,72 +216,3 @@ def interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path}: {shorten(key)}: {shorten(first_line, 500)}.") from error
     assert isinstance(result, dict)  # from a dict
     return {str(key): value for key, value in result.items()}
-
-
-@dataclass
-class _Sizes:
-    """Upper bounds on the number and the depth of values once references are filled in.
-
-    A reference whose name contains another one counts as the section in front of that.
-    """
-
-    root: dict[str, Any]
-    path: Path
-    known: dict[tuple[str, ...], _Extent | None] = field(default_factory=dict)
-
-    def of(self, value: object, path: tuple[str, ...], depth: int) -> _Extent:
-        """Return the extent of the value at a path; 1 for a value that contains itself."""
-        if path in self.known:
-            return self.known[path] or (1, 1)  # OmegaConf refuses circles
-        if depth > MAX_DEPTH:
-            raise self._error(path, f"references follow each other over {MAX_DEPTH} levels")
-        self.known[path] = None
-        parts = [self.of(each, at, depth + 1) for at, each in self._parts(value, path)]
-        size = 1 + sum(size for size, _ in parts)
-        height = 1 + max((height for _, height in parts), default=0)
-        if size > MAX_VALUES:
-            raise self._error(path, f"references stand for more than {MAX_VALUES:,} values")
-        if depth + height > MAX_DEPTH:
-            raise self._error(path, f"references follow each other over {MAX_DEPTH} levels")
-        self.known[path] = size, height
-        return size, height
-
-    def _parts(
-        self, value: object, path: tuple[str, ...]
-    ) -> Iterator[tuple[tuple[str, ...], object]]:
-        """Yield the values in a section, in a list or referenced by a text."""
-        if isinstance(value, Mapping):
-            yield from (((*path, str(name)), each) for name, each in value.items())
-        elif isinstance(value, list):
-            yield from (((*path, str(number)), each) for number, each in enumerate(value))
-        elif isinstance(value, str):
-            for name in _REFERENCE.findall(value):
-                yield self._find(name.strip(), path)
-
-    def _find(self, name: str, path: tuple[str, ...]) -> tuple[tuple[str, ...], object]:
-        """Return the value that a reference names, or the nearest section around it."""
-        inner = name.lstrip(".")
-        dots = len(name) - len(inner)
-        at: tuple[str, ...] = path[: max(0, len(path) - dots)] if dots else ()
-        for part in [part for part in re.split(r"[.\[\]]+", inner) if part]:
-            if self._value((*at, part)) is _MISSING:
-                break
-            at = (*at, part)
-        return at, self._value(at)
-
-    def _value(self, path: tuple[str, ...]) -> object:
-        value: Any = self.root
-        for name in path:
-            if isinstance(value, Mapping) and name in value:
-                value = value[name]
-            elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-                value = value[int(name)]
-            else:
-                return _MISSING
-        return value
-
-    def _error(self, path: tuple[str, ...], problem: str) -> ParameterError:
-        return ParameterError(f"{self.path}: {shorten('.'.join(path))}: {problem}.")
-
-
-_MISSING = object()
