@@ -73,11 +73,11 @@ def plan(
     total = remaining(stages)
     if total is not None:
         print_plain(_total_calls(total))
+    check_states(experiment.store, experiment.settings, experiment.keys)
+    check_devices(experiment)
     settings = experiment.settings
     for caution in find_config_warnings(experiment.arms, settings.base_dir, settings.device):
         print_warning(caution)
-    check_states(experiment.store, experiment.settings, experiment.keys)
-    check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget
     ledger = experiment.run_path / "ledger.jsonl"
     billed = Ledger(path=ledger).billed.at_most if ledger.exists() else 0.0

@@ -106,31 +106,13 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     if mirrors:
         export_mlflow_credentials(settings.home, settings.tracking_uri)
     manifest, reports = _manifest(experiment, flow_run_id), _reports_to_sweep(settings)
-    store = experiment.store
+    store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
     services = LanguageServices(settings, experiment.arms)
     services.check_prices()
     store.check_writable()
     folder = RunFolder.create(settings.runs, manifest)
     note_user(store, folder.path.parent)
-    lock = RunLock(folder.path)  # the run counts as interrupted until it is locked
-    try:
-        run = _open_locked(experiment, folder, lock, services, mirrors)
-        run.recorder.on_metrics = reports
-        return run
-    except BaseException:
-        lock.release()
-        raise
-
-
-def _open_locked(
-    experiment: ResolvedExperiment,
-    folder: RunFolder,
-    lock: RunLock,
-    services: LanguageServices,
-    mirrors: dict[str, str],
-) -> ExperimentRun:
-    settings, store, keys = experiment.settings, experiment.store, experiment.keys
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.record_earlier_spending(spent_by_run(store, folder))
     live = LiveFile(folder.path)
@@ -146,6 +128,7 @@ def _open_locked(
                 recorder.note(WARNING, [*disk.warnings, *memory_warnings(experiment)])
             recorder.note(WARNING, untested_states(store, settings, keys))
             recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished
+    recorder.on_metrics = reports
     store.on_damage = recorder.damaged
     billing = RunBilling(ledger)
     sessions = [open_session(each, settings, store, billing) for each in keys]
@@ -160,7 +143,7 @@ def _open_locked(
         sessions,
         services,
         mirrors,
-        lock=lock,
+        lock=RunLock(folder.path),
         live=live,
         sampler=None if period is None else SystemSampler(folder.path, period),
         observer=observer,

@@ -97,7 +97,8 @@ def explained(call: StageCall) -> Iterator[None]:
         if isinstance(error, RatchetError) or not _is_out_of_memory(error):
             raise
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        advice = _LESS_MEMORY_FOR_TEXT if "language_task" in call.parameters else _LESS_MEMORY
+        is_text = call.parameters.get("scenario") == "language_task"
+        advice = _LESS_MEMORY_FOR_TEXT if is_text else _LESS_MEMORY
         raise OutOfMemoryError(f"{call.label}: out of memory ({first_line}). {advice}") from error
     except (*_DETERMINISTIC, RolloutError, TaskCodeError) as error:
         location = custom_code_location(error)

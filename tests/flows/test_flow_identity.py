@@ -32,7 +32,6 @@ from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.garbage_collection import store_users
-from ratchet.tracking.run_folder import list_runs
 
 
 @pytest.fixture(scope="module")
@@ -150,21 +149,6 @@ def test_an_opened_run_has_its_prompts_its_earlier_costs_and_a_note_in_the_store
     assert Ledger(None, run.folder.ledger_path).billed == Charge(2.5, 2.5)
     assert [user.runs for user in store_users(resolved.store)] == [folders["runs"]]
     assert "$max_questions" in (kept / "built_in-verifier/verifier.txt").read_text()
-
-
-def test_a_run_is_running_as_soon_as_it_has_a_manifest(main, tmp_path, monkeypatch):
-    settings = ExperimentSettings(home=str(tmp_path), runs=str(tmp_path), tracking=False)
-    opening = []
-
-    def fail(folder, *_):
-        opening.append(folder.status)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("flows.runs.setup.RunRecorder", fail)
-    with pytest.raises(KeyboardInterrupt) as caught:
-        open_run(resolve(main, settings), None)
-    assert opening == ["running"]
-    assert [folder.status for folder in list_runs(tmp_path)] == ["interrupted"], caught
 
 
 def test_a_runs_folder_that_cannot_be_created_is_named(main, tmp_path):

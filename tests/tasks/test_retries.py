@@ -44,7 +44,7 @@ def call() -> StageCall:
 
 @pytest.mark.parametrize(
     ("parameters", "advice"),
-    [({}, "rl.frames_per_batch"), ({"language_task": {}}, "language.micro_batch_size")],
+    [({}, "rl.frames_per_batch"), ({"scenario": "language_task"}, "language.micro_batch_size")],
 )
 def test_advice_for_too_little_memory_depends_on_what_is_trained(
     parameters: dict[str, Any], advice: str
