@@ -87,10 +87,11 @@ def save_models(
     arm: Annotated[str, typer.Option("--arm", help="Arm whose models are written.")] = "main",
     iteration: Annotated[
         int | None,
-        typer.Option(metavar="K", help="Iterations that led to the state (default: all)."),
+        typer.Option(metavar="K", help="Iterations that led to the state (default: the last one)."),
     ] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Merge adapters into their base models.")
+        bool,
+        typer.Option("--merge", help="Merge adapters into their base models, rounded to its type."),
     ] = False,
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
@@ -105,5 +106,6 @@ def save_models(
     target = (folder or Path(f"{experiment.run_id}-models")).resolve()
     if target.exists():
         raise ParameterError(f"save-model: {target} already exists. Choose another folder.")
-    for model in save_models(experiment, target, arm, iteration, merges=merge):
-        print_plain(str(model))
+    iterations, models = save_models(experiment, target, arm, iteration, merges=merge)
+    for model in models:
+        print_plain(f"{model}: after {iterations} iterations")

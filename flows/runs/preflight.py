@@ -80,7 +80,8 @@ def _check_new_tasks(experiment: ResolvedExperiment) -> None:
     new = {
         keys.hyper_params.dataset
         for keys in experiment.keys
-        if experiment.store.peek(keys.build_scenario().key, allow_stale=True) is None
+        if keys.hyper_params.scenario == "language_task"
+        and experiment.store.peek(keys.build_scenario().key, allow_stale=True) is None
     }
     for dataset in sorted(new):
         check_repeated_tasks(dataset, None if base_dir is None else Path(base_dir))

@@ -27,8 +27,10 @@ def save_models(
     iteration: int | None = None,
     *,
     merges: bool = False,
-) -> list[Path]:
-    """Write the models of an arm's state, each into ``folder/NAME``; return these folders.
+) -> tuple[int, list[Path]]:
+    """Write the models of an arm's state, each into ``folder/NAME``.
+
+    Returns the iterations that led to the state, and these folders.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ def save_models(
     keys = next((keys for keys in experiment.keys if keys.arm == arm), None)
     if not isinstance(keys, LanguageArmKeys) or keys.trainer_class.traits.is_remote:
         raise ParameterError(
-            f"save-model: run {experiment.run_id} trains no language model of its own in the arm"
+            f"save-model: run {experiment.run_id} trains no language model here in the arm"
             f" {arm!r}; expected one of the arms {[keys.arm for keys in experiment.keys]}, with a"
             " trainer such as grpo. Networks are in the run's MLflow model; a model trained at a"
             " service stays there."
@@ -55,20 +57,21 @@ def save_models(
     stored = states_of(experiment.store, experiment.records, arm)
     state = stored.get(max(stored, default=0) if iteration is None else iteration)
     if state is None or state.removed:
-        there = sorted(number for number, each in stored.items() if not each.removed)
+        numbers = sorted(number for number, each in stored.items() if not each.removed)
         raise ParameterError(
             f"save-model: run {experiment.run_id} has no stored state after"
             f" {'training' if iteration is None else iteration} in the arm {arm!r}, expected one"
-            f" of {there}. `ratchet restore` computes a removed one again."
+            f" of {numbers}. `ratchet restore` computes a removed one again."
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
+    settings = experiment.settings.model_copy(update={"device": "cpu"})
     with (
-        closing(open_session(keys, experiment.settings, experiment.store)) as session,
+        closing(open_session(keys, settings, experiment.store)) as session,
         tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name,
     ):
         assert isinstance(session, LanguageArmSession)  # the session of these keys
         trainer = session.trainer
-        assert isinstance(trainer, LanguageTrainer)  # likewise
+        assert isinstance(trainer, LanguageTrainer)  # the trainer of these keys
         trainer.only_plays = True  # reads weights, not moments
         trainer.load_state(session.state_folder(state.key), state.key, session.state_folder)
         written = folder.parent / name / folder.name
@@ -76,4 +79,4 @@ def save_models(
             save = learner.save_whole_model if merges else learner.save_model
             save(written / model)
         shutil.move(written, folder)
-        return [folder / model for model in trainer.learners]
+        return state.iteration, [folder / model for model in trainer.learners]

@@ -19,7 +19,7 @@ _RETRIED_STATUSES = frozenset({408, 409, 429})
 _PERMANENT_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _Result = TypeVar("_Result")
 _WARNED_FROM = 5
-"""Number of the attempt from which failures are shown in the terminal, once per kind of call."""
+"""Number of the attempt from which failures are shown in the terminal, once per outage."""
 _WARNED: set[str] = set()
 _JITTER = random.Random()  # never part of a result, so it needs no seed
 
@@ -113,7 +113,9 @@ async def with_retries(
         before_sleep=log,
         retry_error_callback=give_up,
     )
-    return await attempts(attempt)
+    result: _Result = await attempts(attempt)
+    _WARNED.discard(what)
+    return result
 
 
 def _failure(state: RetryCallState) -> TransientError:

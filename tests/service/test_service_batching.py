@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,30 +161,39 @@ def test_models_are_unloaded_until_the_next_has_room(
 
 
 def test_an_adapter_needs_room_for_itself_if_its_base_is_in_memory(tmp_path):
-    for name, config in {
-        "whole": {"dtype": "bfloat16"},
-        "float32": {"dtype": "float32"},
-        "adapter": {},
-        "experts": {"target_parameters": ["mlp.experts"]},
-    }.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        is_adapter = name in ("adapter", "experts")
-        (folder / "model.safetensors").write_bytes(bytes(7 if is_adapter else 100))
-        for file in ("config.json", "adapter_config.json"):
-            (folder / file).write_text(json.dumps(config))
+    bases = {"whole": "bfloat16", "float32": "float32"}
+    for name, dtype in bases.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(bytes(100))
+        (tmp_path / name / "config.json").write_text(json.dumps({"dtype": dtype}))
+    adapters = {
+        "adapter": ("q.lora_A.weight", {}),
+        "experts": ("q.lora_A.weight", {"target_parameters": ["mlp.experts"]}),
+        "embeddings": ("embed_tokens.weight", {}),
+    }
+    for name, (weight, config) in adapters.items():
+        (tmp_path / name).mkdir()
+        header = json.dumps({weight: {}, "__metadata__": {}}).encode()
+        content = len(header).to_bytes(8, "little") + header
+        (tmp_path / name / "adapter_model.safetensors").write_bytes(content)
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
 
     def model(name, *below):
         return StoredModel(name, tmp_path / name, "", tuple(tmp_path / each for each in below))
 
     adapter, whole = model("adapter", "whole"), model("whole")
+    size = (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size
     assert adapter.bytes_to_load([]) == whole.bytes_to_load([model("float32")]) == 100
-    assert adapter.bytes_to_load([whole]) == 7
-    assert model("adapter", "whole", "adapter").bytes_to_load([model("float32"), adapter]) == 14
+    assert adapter.bytes_to_load([whole]) == size
+    two = model("adapter", "whole", "adapter")
+    assert two.bytes_to_load([model("float32"), adapter]) == 2 * size
     assert whole.bytes_to_load([adapter]) == 0
-    assert adapter.bytes_to_load([model("experts", "whole")]) == 100
-    assert model("experts", "whole").bytes_to_load([whole]) == 100
+    for name in ("experts", "embeddings"):
+        assert adapter.bytes_to_load([model(name, "whole")]) == 100
+        assert model(name, "whole").bytes_to_load([whole]) == 100
     assert model("adapter", "float32").bytes_to_load([model("float32")]) == 100
+    shutil.rmtree(tmp_path / "adapter")
+    assert whole.bytes_to_load([adapter]) == 0, "the folder of a loaded model may be deleted"
 
 
 @pytest.mark.parametrize("gpu", [False, True])

@@ -11,6 +11,7 @@ from typing import Any
 import emulated_device
 import fake_graphs
 import tiny_experiment
+import torch
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
@@ -88,7 +89,19 @@ def compare(game: str) -> str:
     metrics = trainer.run_iterations(2, 4)
     captured.CapturedUpdates._capture = capture
     assert (trainer.state, metrics) == with_graphs
+    captured.DEVICE_TYPE, device_type = "none", captured.DEVICE_TYPE
+    ordinary = make(game)
+    ordinary.initial_state()
+    ordinary.run_iterations(0, 4)
+    captured.DEVICE_TYPE = device_type
+    # padding rounds differently
+    torch.testing.assert_close(weights(ordinary), weights(trainer), rtol=0, atol=3e-4)
     return f"{game} {replays}"
+
+
+def weights(trainer: Any) -> torch.Tensor:
+    """Return all weights of the agents."""
+    return torch.cat([p.detach().flatten().cpu() for p in trainer.combined_agents.parameters()])
 
 
 def no_capture(*unused: object) -> None:

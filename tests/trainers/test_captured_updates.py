@@ -124,3 +124,14 @@ def test_custom_code_in_an_update_is_not_captured(capturable):
     with body.first_features.register_hook(lambda grad: grad):
         assert not is_captured(trainer)
     assert is_captured(trainer)
+
+
+def test_the_optimizer_reads_its_own_rates_without_graphs(capturable, monkeypatch):
+    trainer = capturable()
+    trainer.initial_state()
+    groups = trainer.components.optimizer.param_groups
+    for group in groups:
+        group["lr_on_device"] = torch.tensor(1.0)
+    monkeypatch.setattr(captured, "_MOST_WEIGHTS", 0)
+    trainer.run_iterations(0, 1)
+    assert not any("lr_on_device" in group for group in groups)

@@ -41,7 +41,7 @@ from trainers.tensordict.collectors import RolloutCollector, with_sample_log_pro
 from trainers.tensordict.imitation import behaviour_cloning
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
-from trainers.tensordict.objectives.value_estimators import MaskedGae
+from trainers.tensordict.objectives.value_estimators import Key, MaskedGae
 from trainers.tensordict.optimization.captured import CapturedUpdates, can_capture
 from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
@@ -340,8 +340,7 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             rollouts = with_sample_log_prob(self._collect(iteration))
             self.callbacks.after_rollouts(rollouts)
             parts.replay_buffer.store(rollouts)
-            with self.combined_agents.remembering(parts.replay_buffer.frames):
-                mean_losses = self._train_on_replay_buffer()
+            mean_losses = self._train_on_replay_buffer()
             parts.loss_module.end_iteration(mean_losses)
             parts.freezer.unfreeze()
             stats = self._get_log_stats(rollouts, mean_losses, train=True)
@@ -370,15 +369,23 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         params = [p for group in parts.optimizer.param_groups for p in group["params"]]
         params = [param for param in params if param.requires_grad]
         update, captured = partial(_update, self, params), can_capture(self, parts)
-        keys = self._captured.start_iteration() if captured else parts.loss_module.in_keys
+        keys: Sequence[Key] | None = parts.loss_module.in_keys
+        cache: AbstractContextManager[None] = nullcontext()
+        if captured:
+            keys = self._captured.start_iteration()
+        else:
+            self._captured.stop()
+            cache = self.combined_agents.remembering(parts.replay_buffer.frames)
         seen: dict[str, list[Tensor]] = {}
-        for _ in range(1 if self.settings.test_run else rl.num_epochs):
-            batches = parts.replay_buffer.minibatches(shuffle, keys)
-            for losses in self._captured.run(update, batches) if captured else map(update, batches):
-                for name, value in losses.items():
-                    seen.setdefault(name, []).append(value)
-                if self.settings.test_run:
-                    break
+        with cache:
+            for _ in range(1 if self.settings.test_run else rl.num_epochs):
+                batches = parts.replay_buffer.minibatches(shuffle, keys)
+                run = self._captured.run(update, batches) if captured else map(update, batches)
+                for losses in run:
+                    for name, value in losses.items():
+                        seen.setdefault(name, []).append(value)
+                    if self.settings.test_run:
+                        break
         means = {name: torch.stack(values).mean(0) for name, values in seen.items()}
         return TensorDict(means, batch_size=[])
 

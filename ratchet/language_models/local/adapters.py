@@ -7,16 +7,17 @@ model that the adapter was trained on and its weights, since on other weights it
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
-from ratchet.models.folders import ADAPTER_CONFIG_FILE, read_json
+from ratchet.models.folders import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, read_json
 from ratchet.models.lora import Lora
 
 if TYPE_CHECKING:
@@ -87,15 +88,24 @@ def weights_print(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def leave_weights_unchanged(folder: Path, adapters: Sequence[Path]) -> bool:
+@functools.cache  # folders of loaded models may be deleted, and do not change
+def leave_weights_unchanged(folder: Path, adapters: tuple[Path, ...]) -> bool:
     """Return whether a model's adapters are added to its layers' outputs, not to its weights.
 
-    Adding small changes to 16-bit weights would round them away; only those of experts are added.
+    Adding small changes to 16-bit weights would round them away. Those of experts are added all the
+    same, and adapters may replace embeddings.
     """
     config = read_json(folder / "config.json")
-    configs = (read_json(adapter / ADAPTER_CONFIG_FILE) for adapter in adapters)
     is_16_bit = config.get("dtype", config.get("torch_dtype")) in ("bfloat16", "float16")
-    return is_16_bit and not any(each.get("target_parameters") for each in configs)
+    return is_16_bit and all(map(_changes_outputs, adapters))
+
+
+def _changes_outputs(adapter: Path) -> bool:
+    if read_json(adapter / ADAPTER_CONFIG_FILE).get("target_parameters"):
+        return False
+    with (adapter / ADAPTER_WEIGHTS_FILE).open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return all(".lora_" in name for name in header if name != "__metadata__")
 
 
 def peft_config(lora: Lora) -> LoraConfig:

@@ -250,7 +250,7 @@ def load_frozen_model(folder: Path, adapters: Sequence[Path] = ()) -> LanguageMo
         with_adapters,
     )
 
-    if leave_weights_unchanged(folder, adapters):
+    if leave_weights_unchanged(folder, tuple(adapters)):
         network = read_shared_network(folder, larger_than=LARGEST_PLAIN_MODEL)
     else:
         network = read_network(folder, "auto")

@@ -93,15 +93,15 @@ def read_shared_network(folder: Path, *, larger_than: int) -> Any:  # noqa: ANN4
     ``larger_than`` weights share none.
     """
     key = str(folder.resolve()), weights_print(folder)
-    whole = _SHARED.get(key)
-    if whole is None:
-        whole = read_network(folder, "auto")
-        if whole.num_parameters() <= larger_than:
-            return whole
-        _SHARED[key] = whole
-    copied = copy.deepcopy(whole, {id(weight): weight for weight in whole.parameters()})
-    object.__setattr__(copied, "shares_with", whole)  # not as a part of the network
-    return copied
+    unadapted = _SHARED.get(key)
+    if unadapted is None:
+        unadapted = read_network(folder, "auto")
+        if unadapted.num_parameters() <= larger_than:
+            return unadapted
+        _SHARED[key] = unadapted
+    network = copy.deepcopy(unadapted, {id(weight): weight for weight in unadapted.parameters()})
+    object.__setattr__(network, "shares_with", unadapted)  # not as a part of the network
+    return network
 
 
 def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa: ANN401 -- PreTrainedModel

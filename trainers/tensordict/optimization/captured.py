@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trainers.tensordict.states.components import Components
 
 DEVICE_TYPE = "cuda"
+_MOST_WEIGHTS = 1_000_000
+"""In larger networks kernels take longer than launches, and padding costs more than it saves."""
 Losses = Mapping[str, Tensor]
 Update = Callable[[TensorDictBase], Losses]
 logger = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ def can_capture(trainer: StagedTrainer, parts: Components) -> bool:
         and not any(getattr(section, "transformer_dropout", 0) for section in sections)
         and (type(parts.optimizer), type(parts.replay_buffer)) == (FusedAdam, RolloutBuffer)
         and is_framework(type(trainer).__module__)
+        and sum(weight.numel() for weight in loss.parameters()) <= _MOST_WEIGHTS
         and is_unchanged_within(nn.ModuleList([loss]), kinds)
     )
 
@@ -86,6 +89,12 @@ class CapturedUpdates:
             k: one for k, one in self._graphs.items() if not one or one.addresses == now
         }
         return (*(parts.loss_module.in_keys or ()), TURNS)
+
+    def stop(self) -> None:
+        """Free the graphs, and let the optimizer read its own learning rates."""
+        self._graphs.clear()
+        for group in self._parts.optimizer.param_groups:
+            group.pop("lr_on_device", None)
 
     def run(self, update: Update, batches: Iterable[TensorDictBase]) -> Iterator[Losses]:
         """Update the agents on minibatches ``[B]``; iterate over the results of ``update``."""

@@ -75,7 +75,7 @@ def _artifacts_of_server(
     from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 
     folder = artifact_location(tracking_uri or "")
-    if folder is None:
+    if folder is None or uri.startswith("mlflow-artifacts://"):  # of a named server
         return MlflowArtifactsRepository(uri, tracking_uri, registry_uri)
     return LocalArtifactRepository(uri.replace("mlflow-artifacts:", folder, 1))
 
