@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from ratchet.agents.actor_critic import TURNS
+from ratchet.agents.networks.layers import NormAndNoise
 from tests.trainers.emulated_device import play_in_a_process
 from trainers.tensordict.objectives.base import total_loss
 from trainers.tensordict.objectives.ppo import ClippedPpoObjective
@@ -135,3 +137,17 @@ def test_the_optimizer_reads_its_own_rates_without_graphs(capturable, monkeypatc
     monkeypatch.setattr(captured, "_MOST_WEIGHTS", 0)
     trainer.run_iterations(0, 1)
     assert not any("lr_on_device" in group for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("layer", "mixes"),
+    [
+        (nn.BatchNorm1d(2, track_running_stats=False), True),
+        (nn.Dropout(0.1), True),
+        (nn.Dropout(0.0), False),
+        (nn.LayerNorm(2), False),
+        (NormAndNoise(SimpleNamespace(noise_sigma=0, use_batch_norm=True), 2), False),
+    ],
+)
+def test_layers_that_would_read_padding_are_not_captured(layer, mixes):
+    assert captured._mixes_rows(nn.Sequential(nn.Linear(2, 2), layer)) is mixes

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from ratchet.agents.actor_critic import TURNS, Key
 from ratchet.agents.networks.layers import is_unchanged_within
@@ -50,6 +52,17 @@ def can_capture(trainer: StagedTrainer, parts: Components) -> bool:
         and is_framework(type(trainer).__module__)
         and sum(weight.numel() for weight in loss.parameters()) <= _MOST_WEIGHTS
         and is_unchanged_within(nn.ModuleList([loss]), kinds)
+        and not _mixes_rows(loss)
+    )
+
+
+def _mixes_rows(network: nn.Module) -> bool:
+    """Return whether layers of custom networks average over padding, or layers are random."""
+    return any(
+        (isinstance(part, _BatchNorm) and not is_framework(type(parent).__module__))
+        or (isinstance(part, _DropoutNd) and part.p > 0)
+        for parent in network.modules()
+        for part in parent.children()
     )
 
 
