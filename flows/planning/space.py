@@ -103,7 +103,7 @@ def estimate_disk(experiment: ResolvedExperiment) -> DiskEstimate | None:
 def memory_warnings(experiment: ResolvedExperiment) -> list[str]:
     """Return a warning for each set of local models that this machine's memory is too small for.
 
-    Only of runs on a CPU: trainers check a GPU's memory themselves.
+    Only of runs on a CPU, since a GPU need not be on this machine.
     """
     if experiment.settings.device != "cpu":
         return []
@@ -125,7 +125,7 @@ def memory_warnings(experiment: ResolvedExperiment) -> list[str]:
 
 def _memory_bytes(models: Sequence[_TrainedModel]) -> int:
     """Return the bytes of states, float32 gradients and frozen weights, which adapters share."""
-    frozen = {(each.folder, each.weight_bytes): each.frozen for each in models}
+    frozen = {(each.folder, each.weight_bytes): each.frozen for each in models if each.frozen}
     learning = sum(each.state_bytes + _FLOAT32 * each.trained for each in models)
     return learning + sum(count * weight_bytes for (_, weight_bytes), count in frozen.items())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -78,5 +77,5 @@ def save_models(
         for model, learner in trainer.learners.items():
             save = learner.save_whole_model if merges else learner.save_model
             save(written / model)
-        shutil.move(written, folder)
+        written.rename(folder)
         return state.iteration, [folder / model for model in trainer.learners]

@@ -113,9 +113,10 @@ async def with_retries(
         before_sleep=log,
         retry_error_callback=give_up,
     )
-    result: _Result = await attempts(attempt)
-    _WARNED.discard(what)
-    return result
+    try:
+        return await attempts(attempt)
+    finally:
+        _WARNED.discard(what)
 
 
 def _failure(state: RetryCallState) -> TransientError:

@@ -164,6 +164,8 @@ def test_adapters_of_one_base_share_its_memory():
         for trained in (10, 20)
     )
     assert space._memory_bytes([first, second]) == 30 * 16 + 1000 * 2
+    full = replace(second, trained=1000, frozen=0)
+    assert space._memory_bytes([first, full]) == space._memory_bytes([full, first])
     other = replace(second, folder=Path("other"))
     assert space._memory_bytes([first, other]) == 30 * 16 + 2000 * 2
 

@@ -101,11 +101,15 @@ def leave_weights_unchanged(folder: Path, adapters: tuple[Path, ...]) -> bool:
 
 
 def _changes_outputs(adapter: Path) -> bool:
-    if read_json(adapter / ADAPTER_CONFIG_FILE).get("target_parameters"):
+    config = read_json(adapter / ADAPTER_CONFIG_FILE)
+    # PEFT changes the base for other initialisations, such as PiSSA
+    is_usual = config.get("init_lora_weights", True) in (True, False, None, "gaussian")
+    if config.get("target_parameters") or not is_usual:
         return False
     with (adapter / ADAPTER_WEIGHTS_FILE).open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return all(".lora_" in name for name in header if name != "__metadata__")
+    names = header.keys() - {"__metadata__"}
+    return all(".lora_" in name and ".experts." not in name for name in names)
 
 
 def peft_config(lora: Lora) -> LoraConfig:

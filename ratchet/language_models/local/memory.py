@@ -13,7 +13,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ratchet.errors import OutOfMemoryError
 from ratchet.language_models.local.model import LOGITS_AT_ONCE, LanguageModel
 from ratchet.models.layer_shape import FLOAT32_BYTES
 from ratchet.models.llama_shape import LARGEST_PLAIN_MODEL
@@ -51,8 +50,6 @@ def fitting_tokens(
 ) -> int:
     """Return the number of tokens, padding included, that a step can read at a time; at least 1.
 
-    Raises OutOfMemoryError if the device cannot hold what is stored besides tokens.
-
     Parameters
     ----------
     memory
@@ -78,13 +75,6 @@ def fitting_tokens(
     stored //= processes
     if processes > 1:
         stored += 2 * sum(map(_weight_bytes, model.all_parameters()))
-    if stored > memory:
-        raise OutOfMemoryError(
-            f"out of memory: weights, gradients and the optimizer's moments take"
-            f" {stored / 2**30:,.1f} GiB, but the model's part of the device has"
-            f" {memory / 2**30:,.1f}. Train an adapter (agents.NAME.lora.rank) of a bfloat16 model"
-            " (agents.NAME.precision), or use more devices or a larger one."
-        )
     free = (
         (_USABLE - 1 / CACHE_SHARE) * memory
         - stored
