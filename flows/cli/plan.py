@@ -14,7 +14,7 @@ from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
     from flows.planning.plan import PlannedStage
-    from flows.planning.space import DiskEstimate
+    from flows.runs.resolve import ResolvedExperiment
     from ratchet.language_models.estimates import StageEstimate
 
 _CALLS = ("calls", "tokens", "cost")
@@ -40,7 +40,6 @@ def plan(
     """
     from flows.planning.plan import check_plan, describe_rounds, remaining
     from flows.planning.plan import plan as plan_stages
-    from flows.planning.space import estimate_disk, memory_warnings
     from flows.runs.changed_defaults import stages_with_old_defaults
     from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.removed_states import check_states
@@ -57,11 +56,7 @@ def plan(
     records = [asdict(stage) for stage in stages]
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
-    disk = estimate_disk(experiment)
-    if disk is not None:
-        _show_disk(disk)
-        for text in (*disk.warnings, *memory_warnings(experiment)):
-            print_warning(text)
+    _show_space(experiment)
     for stored in stages_with_old_defaults(experiment, experiment.named):
         print_warning(str(stored))
     for text in unseen_inputs(experiment, (stage.key for stage in stages if stage.hit)):
@@ -86,11 +81,19 @@ def plan(
         print_plain(risk)
 
 
-def _show_disk(disk: DiskEstimate) -> None:
+def _show_space(experiment: ResolvedExperiment) -> None:
+    """Print the disk space of states to compute, and warn of too little space or memory."""
+    from flows.planning.space import estimate_disk, memory_warnings
+
+    disk = estimate_disk(experiment)
+    if disk is None:
+        return
     columns = ("states", "size of each", "in total", "free", "location")
     sizes = (write_size(size) for size in (disk.state_bytes, disk.required, disk.free))
     rows = [(str(disk.num_states), *sizes, disk.location)]
     print_table("Disk space for states to compute", columns, rows, [asdict(disk)])
+    for text in (*disk.warnings, *memory_warnings(experiment)):
+        print_warning(text)
 
 
 def _table(

@@ -33,7 +33,10 @@ def check_experiment(experiment: ResolvedExperiment) -> None:
 
 
 def find_problems(experiment: ResolvedExperiment) -> list[RatchetError]:
-    """Return all problems that prevent an experiment from running here, without side effects."""
+    """Return the problems that prevent an experiment from running here, without side effects.
+
+    Files of tasks are read only if there is no other problem.
+    """
     problems = list(_component_problems(experiment))
     if not problems:
         try:

@@ -124,7 +124,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         recorder.note(CONFIG_WARNING, cautions)
         if any(isinstance(each, LanguageArmKeys) for each in keys):  # their states are large
             disk = estimate_disk(experiment)
-            if disk is not None:  # otherwise there is nothing to train
+            if disk is not None:  # states are missing
                 recorder.note(WARNING, [*disk.warnings, *memory_warnings(experiment)])
             recorder.note(WARNING, untested_states(store, settings, keys))
             recorder.on_stage = StateRetention(folder, store, settings, keys).stage_finished

@@ -59,7 +59,6 @@ _CALLED_BY_PYTHON = frozenset(
 """Methods that Python itself, or its library, calls by name."""
 
 
-@functools.cache
 def _project_folders() -> dict[str, tuple[Path, ...]]:
     """Return the folders of the project's packages, next to this one regardless of the path."""
     return {name: (ROOT / name,) for name in PROJECT_PACKAGES if (ROOT / name).is_dir()}

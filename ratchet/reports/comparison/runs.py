@@ -192,7 +192,7 @@ def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_same_paths(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Make a section one value if another run has a plain one instead: a name, null or nothing."""
+    """Make a section one value if another run has a plain one instead: a name, null or empty."""
     paths = {path for run in runs for path in run.parameters}
 
     def parameters(run: ComparedRun) -> dict[str, Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEVICE_TYPE = "cuda"
 _MOST_WEIGHTS = 1_000_000
-"""In larger networks kernels take longer than launches, and padding costs more than it saves."""
+"""Above, kernels should take longer than launches, and padding cost more; not measured."""
 Losses = Mapping[str, Tensor]
 Update = Callable[[TensorDictBase], Losses]
 logger = logging.getLogger(__name__)

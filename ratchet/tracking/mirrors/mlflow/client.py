@@ -70,7 +70,7 @@ def connect(tracking_uri: str) -> MlflowClient:
 def _artifacts_of_server(
     uri: str, tracking_uri: str | None = None, registry_uri: str | None = None
 ) -> ArtifactRepository:
-    """Open artifacts of an experiment that a server created, in its folder if it has stopped."""
+    """Open artifacts of an experiment that a server created: of a local database, in its folder."""
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
     from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 
