@@ -30,7 +30,7 @@ class FusedAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take a step for the parameters with a gradient, in one call per rate, or tensor of one."""
+        """Take a step for the parameters with a gradient, in one call per rate or tensor of one."""
         if closure is not None:
             return cast(float, super().step(closure))
         by_rate: dict[tuple[Any, ...], tuple[list[Tensor], ...]] = {}
